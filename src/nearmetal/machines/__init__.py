@@ -1,0 +1,1 @@
+"""Machines and the layers that make them; one file a layer."""

@@ -1,0 +1,1 @@
+"""Workloads: a program, its parameters and its metrics; one file a workload."""
