@@ -135,6 +135,10 @@ class Machine(ABC):
     def memory_bytes(self) -> int | None:
         """Memory of the host that the machine occupies now (proportional set size), in bytes."""
 
+    def clock_ns(self) -> int | None:
+        """The machine's own monotonic clock now, in ns; None where it has none to ask."""
+        return None
+
     @abstractmethod
     def alive(self) -> bool:
         """Whether it is still there; cheap."""
