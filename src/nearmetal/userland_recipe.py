@@ -280,8 +280,8 @@ def build_programs(source: Path, folder: Path, runner: Runner) -> None:
     (root / BIN).mkdir(parents=True)
     for name in PROGRAM_FOLDERS:
         if not (source / name / "Makefile").exists():
-            runner.step(f"SKIPPED: {name}/Makefile is not there")
-            continue
+            raise UserlandError(f"The sources in {source} have no {name}/Makefile.",
+                                "Set NEARMETAL_SOURCE to a whole checkout of nearmetal.")
         runner.step(f"compiling {name}")
         runner.run(["make", "-C", str(folder / "source" / name), f"DESTDIR={root}", "install"],
                    what=f"Compiling {name}", env={"MAKEFLAGS": f"-j{os.cpu_count() or 1}"})
