@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol
@@ -170,6 +170,13 @@ class Layer(ABC):
 
     def __init__(self, params: LayerParams):
         self.params = params
+
+    @classmethod
+    def prepare(cls, say: Callable[[str], None]) -> None:
+        """Build what it needs on the host besides the userland; nothing when it is there.
+
+        Called by ``nearmetal setup``; ``say`` takes a line of progress. Raises CannotRun.
+        """
 
     def check(self) -> None:
         """Raise CannotRun (why, remedy) if it cannot run on this host; quick, no side effects."""

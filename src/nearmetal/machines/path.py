@@ -118,7 +118,7 @@ class Environment:
         made = tuple(make_layer(name, dict(params)) for name, params in steps)
         for layer in made[1:]:
             if layer.on_host_only:
-                raise PathError(f"Layer {layer.name!r} can stand on the host alone, not in {text!r}.",
+                raise PathError(f"Layer {layer.name!r} stands on the host alone, not in {text!r}.",
                                 "Put it first in the path.")
         return cls("/".join(_step_text(name, params) for name, params in steps), made)
 
