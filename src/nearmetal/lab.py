@@ -95,7 +95,7 @@ class Lab:
         signal.signal(signal.SIGHUP, _interrupt)
         cleanup.clean()  # what a killed lab left
         built = userland.find() or userland.ensure(self.progress.say)
-        host = Host(self.mark, built)
+        host = Host(self.mark, built.tree)
         try:
             booter = Booter(host, built, self.mark, self.folder / "machines" / _stamp(),
                             self.study.machine.boot_timeout)

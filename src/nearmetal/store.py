@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -121,6 +122,7 @@ class Store:
     def __init__(self, path: Path | str, *, write: bool = False):
         self.path = locate(path)
         self._lock = None
+        self._turn = threading.RLock()
         if write:
             self._take_lock()
         uri = f"{self.path.resolve().as_uri()}?mode={'rw' if write else 'ro'}"
@@ -171,6 +173,7 @@ class Store:
 
     @contextmanager
     def _transaction(self):
+        self._turn.acquire()  # machines boot in threads, and one connection has one transaction
         try:
             self._db.execute("BEGIN IMMEDIATE")
             yield self._db
@@ -183,6 +186,8 @@ class Store:
             raise StoreError(f"Cannot write the store {str(self.path)!r}: {error}.",
                              "Free some disk space, then `nearmetal resume`: "
                              "all finished runs are kept.") from None
+        finally:
+            self._turn.release()
 
     def close(self) -> None:
         self._db.close()

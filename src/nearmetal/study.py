@@ -204,7 +204,8 @@ def _table(source: _Source) -> StudyTable:
     try:
         return StudyTable(**data)
     except ValidationError as error:
-        first = error.errors()[0]
+        # A misspelt key is both unknown and missing: the unknown one says where it stands.
+        first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
         location = tuple(first["loc"])
         raise source.error(location, *_explain(first, location)) from None
 

@@ -177,9 +177,11 @@ class Layer(ABC):
 
         Called by ``nearmetal setup``; ``say`` takes a line of progress. Raises CannotRun.
         """
+        return None
 
     def check(self) -> None:
         """Raise CannotRun (why, remedy) if it cannot run on this host; quick, no side effects."""
+        return None
 
     def substrate(self) -> str | None:
         """What executes the instructions: "TCG", "KVM"; None: whatever its carrier runs on."""
