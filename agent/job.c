@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -261,44 +260,104 @@ void job_free(struct job *job)
 	free(job);
 }
 
-/* SIGKILL all processes whose environment holds `mark`; how many there were. */
-static int kill_marked(const char *mark)
+/* A process and its parent. */
+struct family {
+	pid_t pid, parent;
+	bool doomed;
+};
+
+static size_t read_proc(pid_t pid, const char *file, char *bytes, size_t size)
+{
+	char path[64];
+	size_t have = 0;
+	ssize_t got;
+	int fd;
+
+	snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, file);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	while (have < size && (got = read(fd, bytes + have, size - have)) > 0)
+		have += (size_t)got; /* a read may give no more than a page */
+	close(fd);
+	return have;
+}
+
+static bool carries(pid_t pid, const char *mark)
 {
 	static char environment[256 * 1024];
-	char path[64];
+	size_t have = read_proc(pid, "environ", environment, sizeof environment);
+
+	return memmem(environment, have, mark, strlen(mark)) != NULL;
+}
+
+static pid_t parent_of(pid_t pid)
+{
+	char stat[512];
+	size_t have = read_proc(pid, "stat", stat, sizeof stat - 1);
+	const char *name_end;
+
+	stat[have] = 0;
+	name_end = strrchr(stat, ')'); /* the name itself may hold anything */
+	if (!name_end || strlen(name_end) < 4 || name_end[2] == 'Z')
+		return -1; /* gone, or dead already */
+	return (pid_t)atoi(name_end + 4);
+}
+
+static size_t list_processes(struct family **list)
+{
 	struct dirent *entry;
-	int killed = 0;
+	size_t count = 0, size = 0;
 	DIR *proc = opendir("/proc");
 
-	if (!proc)
-		return 0;
-	while ((entry = readdir(proc))) {
-		pid_t pid = (pid_t)atoi(entry->d_name);
-		ssize_t got;
-		int fd;
+	*list = NULL;
+	while (proc && (entry = readdir(proc))) {
+		pid_t pid = (pid_t)atoi(entry->d_name), parent;
 
-		if (pid <= 1 || pid == getpid())
+		if (pid <= 1 || pid == getpid() || (parent = parent_of(pid)) < 0)
 			continue;
-		snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
-		fd = open(path, O_RDONLY | O_CLOEXEC);
-		if (fd < 0)
-			continue;
-		size_t have = 0; /* a read gives at most a page */
-		while (have < sizeof environment &&
-		       (got = read(fd, environment + have, sizeof environment - have)) > 0)
-			have += (size_t)got;
-		close(fd);
-		if (memmem(environment, have, mark, strlen(mark)) && kill(pid, SIGKILL) == 0)
-			killed++;
+		if (count == size) {
+			size = size ? 2 * size : 256;
+			*list = realloc(*list, size * sizeof **list);
+			if (!*list)
+				abort();
+		}
+		(*list)[count++] = (struct family){pid, parent, false};
 	}
-	closedir(proc);
+	if (proc)
+		closedir(proc);
+	return count;
+}
+
+/* SIGKILL all that descend from `root`, or carry `mark`; how many there were. */
+static int kill_kin(pid_t root, const char *mark)
+{
+	struct family *list;
+	size_t count = list_processes(&list);
+	bool more = true;
+	int killed = 0;
+
+	for (size_t i = 0; i < count; i++)
+		list[i].doomed = list[i].pid == root || (root > 0 && list[i].parent == root) ||
+				 carries(list[i].pid, mark);
+	while (more) {
+		more = false;
+		for (size_t i = 0; i < count; i++)
+			for (size_t j = 0; j < count && !list[i].doomed; j++)
+				if (list[j].doomed && list[i].parent == list[j].pid)
+					more = list[i].doomed = true;
+	}
+	for (size_t i = 0; i < count; i++)
+		if (list[i].doomed && kill(list[i].pid, SIGKILL) == 0)
+			killed++;
+	free(list);
 	return killed;
 }
 
 /* A process may fork while the others are being killed: look again until none is left. */
-static void kill_marked_until_gone(const char *mark)
+static void kill_until_gone(pid_t root, const char *mark)
 {
-	for (int round = 0; round < 50 && kill_marked(mark); round++)
+	for (int round = 0; round < 50 && kill_kin(root, mark); round++)
 		usleep(1000);
 }
 
@@ -306,18 +365,17 @@ void job_kill_tree(uint32_t channel, pid_t pid)
 {
 	char mark[40];
 
-	if (pid > 0) {
-		kill(-pid, SIGKILL);
-		kill(pid, SIGKILL);
-	}
 	snprintf(mark, sizeof mark, "%s%u;", agent_mark, channel);
-	kill_marked_until_gone(mark);
+	kill_until_gone(pid, mark);
+	if (pid > 0) /* where there is no /proc to look in */
+		kill(-pid, SIGKILL);
 }
 
+/* Orphans come to us (PR_SET_CHILD_SUBREAPER), so all that we ever started descends from us. */
 void job_kill_all(void)
 {
 	if (getpid() == 1)
 		kill(-1, SIGKILL);
 	else
-		kill_marked_until_gone(agent_mark);
+		kill_until_gone(getpid(), agent_mark);
 }

@@ -10,27 +10,31 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from nearmetal.machines.base import Completed, Machine
 from nearmetal.machines.process import HostProcess, start
 
+if TYPE_CHECKING:
+    from nearmetal.userland import Userland
+
 _KILLED_LIMIT = 10.0
 
 
 class Host(Machine):
-    """This machine. ``root`` is the userland's tree, which lies in the host's file system.
+    """This machine. ``root`` is the userland's tree, which lies in the host's file system;
+    ``userland`` may be given as that folder.
 
     Commands run with the host's own root and programs; every process carries the lab's mark and
     dies with this Python process.
     """
 
-    def __init__(self, lab: str, tree: Path | str = "/"):
+    def __init__(self, lab: str, userland: Userland | Path | str = "/"):
         self.lab = lab
         self.name = "host"
-        self.root = str(tree)
+        self.root = str(getattr(userland, "tree", userland))
 
     def spawn(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str = "/"
