@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from conftest import FakeBoots, NoObserver, Quiet
+from fakes import FakeBoots, NoObserver, Quiet
 
 from nearmetal import plan, study
 from nearmetal.errors import MachineFailed
