@@ -7,6 +7,7 @@ so that SciPy's functions run on thousands of cells at once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -93,6 +94,23 @@ def _one_a_run(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.drop_duplicates(keys)
 
 
+def _natural(text: str) -> str:
+    """A sorting key by which 8 comes before 16 inside a text."""
+    return re.sub(r"\d+", lambda found: found[0].zfill(24), str(text))
+
+
+def _sorted(frame: pd.DataFrame) -> pd.DataFrame:
+    """By cell (points and parameters in their natural order), then in the order of the runs."""
+    ranks = {}
+    for name in ("params", "point"):
+        known = sorted(frame[name].unique(), key=lambda text: (_natural(text), text))
+        ranks[f"_{name}"] = frame[name].map({text: at for at, text in enumerate(known)})
+    keys = [f"_{name}" if f"_{name}" in ranks else name for name in CELL]
+    frame = frame.assign(**ranks).sort_values(
+        [*keys, "block", "position", "run", "value"], kind="stable", ignore_index=True)
+    return frame.drop(columns=list(ranks))
+
+
 def _flags(frame: pd.DataFrame, codes: np.ndarray, count: int) -> tuple[list[str], np.ndarray]:
     """Per cell: the flags of its runs, and how many runs carry any."""
     marked = frame["flags"].to_numpy() != ""
@@ -108,8 +126,7 @@ def sort_cells(df: pd.DataFrame) -> Cells:
     A value that is missing or not finite is counted as missing and left out: never 0. The order
     of the rows does not matter. Raises AnalysisError when a needed column is lacking.
     """
-    frame = _one_a_run(_complete(df))
-    frame = frame.sort_values([*CELL, "block", "position", "run"], kind="stable", ignore_index=True)
+    frame = _sorted(_one_a_run(_complete(df)))
     codes = frame.groupby(CELL, sort=False, dropna=False).ngroup().to_numpy()
     count = int(codes.max()) + 1 if len(codes) else 0
     first = np.flatnonzero(np.diff(codes, prepend=-1))

@@ -20,8 +20,8 @@ COLUMNS = [
     *PLACE, "environment", "label", "role", "substrate", "base_label", "base_substrate",
     "cross_substrate", "unit", "better", "kind", "n", "n_base", "mean", "mean_base", "mean_kind",
     "ratio", "lo", "hi", "cost_pct", "cost_lo", "cost_hi", "p", "p_holm", "p_tost", "effect",
-    "margin", "confidence", "protocol", "method", "noise_lo", "noise_hi", "within_noise",
-    "verdict", "flags", "reason", "sentence",
+    "margin", "confidence", "protocol", "method", "noise_lo", "noise_hi", "noise_label",
+    "within_noise", "verdict", "flags", "reason", "sentence",
 ]
 SHARED_BLOCKS = 0.9  # a paired design needs this share of the blocks in common
 
@@ -101,9 +101,8 @@ def _pairs(about: pd.DataFrame) -> pd.DataFrame:
     rows["base"] = rows["base"].fillna(-1).astype(int)
     rows["base_substrate"] = rows["base_substrate"].fillna("")
     rows["cross_substrate"] = (rows["base"] >= 0) & (rows["substrate"] != rows["base_substrate"])
-    rank = {cell: at for at, cell in enumerate(dict.fromkeys(
-        about[PLACE].itertuples(index=False, name=None)))}
-    rows["_rank"] = [rank[key] for key in rows[PLACE].itertuples(index=False, name=None)]
+    rank = about[PLACE].drop_duplicates().assign(_rank=lambda places: np.arange(len(places)))
+    rows = rows.merge(rank, how="left", on=PLACE)
     return rows.sort_values(["_rank", "label"], ignore_index=True).drop(columns="_rank")
 
 
@@ -144,33 +143,32 @@ def _describe(rows: pd.DataFrame, table: pd.DataFrame, protocol: Protocol, momen
 def _use_pairs(tested: Tested, cells: Cells, rows: pd.DataFrame, margin: float,
                confidence: float) -> Tested:
     """The tests, by block where enough blocks are shared."""
-    count = len(rows)
-    centre, sd, n = np.full(count, np.nan), np.full(count, np.nan), np.zeros(count)
-    both = (rows["cell"] >= 0) & (rows["base"] >= 0)
-    for at in np.flatnonzero(both):
-        found = _by_block(cells, rows["cell"].iat[at], rows["base"].iat[at])
-        if found is not None:
-            same = np.ptp(found) == 0
-            centre[at], n[at] = found.mean(), len(found)
-            sd[at] = 0.0 if same else np.std(found, ddof=1)
-    use = n >= 2
+    differences = _by_block(cells, rows)
+    use = differences.n >= 2
     rows.loc[use, "method"] = "paired"
-    other = paired(Moments(centre, sd, n), margin, confidence)
+    other = paired(differences, margin, confidence)
     return Tested(*(np.where(use, new, old) for new, old in zip(other, tested, strict=True)))
 
 
-def _by_block(cells: Cells, one: int, two: int) -> np.ndarray | None:
-    """Differences of mean logarithms within blocks; None: too few blocks in common."""
-    means = []
-    for cell in (one, two):
-        part = slice(cells.starts[cell], cells.starts[cell] + cells.counts[cell])
-        values = cells.values[part]
-        if not len(values) or values.min() <= 0:
-            return None
-        means.append(pd.Series(np.log(values)).groupby(cells.blocks[part]).mean())
-    difference = (means[0] - means[1]).dropna()
-    enough = len(difference) >= SHARED_BLOCKS * max(len(means[0]), len(means[1]))
-    return difference.to_numpy() if enough and len(difference) >= 2 else None
+def _by_block(cells: Cells, rows: pd.DataFrame) -> Moments:
+    """Differences of mean logarithms within blocks, one element a row; n = 0 where less than
+    90 % of the blocks are shared, or a value is not positive."""
+    with np.errstate(all="ignore"):
+        logs = pd.DataFrame({
+            "cell": np.repeat(np.arange(len(cells.about)), cells.counts),
+            "block": cells.blocks, "log": np.log(cells.values)})
+    means = logs.groupby(["cell", "block"], as_index=False)["log"].mean()
+    both = rows[["cell", "base"]].rename_axis("row").reset_index().merge(means, on="cell").merge(
+        means.rename(columns={"cell": "base", "log": "base_log"}), on=["base", "block"])
+    both["difference"] = both["log"] - both["base_log"]
+    found = both.groupby("row")["difference"].agg(["mean", "std", "count", "min", "max"])
+    found = found.reindex(range(len(rows)))
+    blocks = _with_none(means.groupby("cell")["block"].size().reindex(
+        range(len(cells.about)), fill_value=0), 0)
+    most = np.maximum(blocks[rows["cell"]], blocks[rows["base"]])
+    usable = (found["count"] >= SHARED_BLOCKS * most) & np.isfinite(found["std"])
+    sd = np.where(found["min"] == found["max"], 0.0, found["std"])
+    return Moments(found["mean"].to_numpy(), sd, np.where(usable, found["count"], 0.0))
 
 
 def _numbers(rows: pd.DataFrame, tested: Tested, one: Moments, two: Moments) -> None:
@@ -200,11 +198,17 @@ def _family(rows: pd.DataFrame) -> None:
 
 
 def _noise(rows: pd.DataFrame) -> None:
-    """The A/A interval of the row's own baseline at the same point."""
-    keys = [*PLACE, "base_label"]
-    noise = rows.loc[rows["role"] == "aa", [*keys, "cost_lo", "cost_hi"]].drop_duplicates(keys)
-    found = rows[keys].merge(noise, how="left", on=keys)
-    rows["noise_lo"], rows["noise_hi"] = found["cost_lo"].to_numpy(), found["cost_hi"].to_numpy()
+    """The A/A interval at the same point, of the row's own baseline or, where that was not run
+    against itself, of another (``noise_label`` says which)."""
+    aa = rows.loc[rows["role"] == "aa", [*PLACE, "base_label", "cost_lo", "cost_hi"]]
+    aa = aa.rename(columns={"cost_lo": "noise_lo", "cost_hi": "noise_hi"})
+    aa = aa.assign(noise_label=aa["base_label"])
+    for keys in ([*PLACE, "base_label"], PLACE):
+        found = rows[keys].merge(aa.drop_duplicates(keys), how="left", on=keys)
+        for name in ("noise_lo", "noise_hi", "noise_label"):
+            new = pd.Series(found[name].to_numpy(), index=rows.index)
+            rows[name] = rows[name].where(rows[name].notna(), new) if name in rows else new
+    rows["noise_label"] = rows["noise_label"].fillna("")
     rows["within_noise"] = ((rows["noise_lo"] <= rows["cost_lo"])
                             & (rows["cost_hi"] <= rows["noise_hi"]))
 

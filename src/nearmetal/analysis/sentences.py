@@ -46,17 +46,18 @@ def _is_count(key: str, value: Any) -> bool:
 
 
 def subject_of(workload: str, metric: str, point: str, params: str = "{}", title: str = "") -> str:
-    """What is compared: "8-byte latency (presta-com)".
+    """What is compared: "8-byte latency in presta-com", "total time in linpack with n=1000".
 
     Whole numbers whose key is a plural (``bytes``, ``processes``) go before the metric, other
-    keys of the point and all parameters into the brackets.
+    keys of the point and all parameters after the workload.
     """
     keys = _object(point)
     before = [_count(key, value) for key, value in keys.items() if _is_count(key, value)]
     after = [f"{key}={value}" for key, value in keys.items() if not _is_count(key, value)]
     after += [f"{key}={value}" for key, value in _object(params).items()]
     name = " ".join([*before, title or metric.replace("_", " ")])
-    return f"{name} ({', '.join([workload, *after])})" if workload else name
+    name += f" in {workload}" if workload and workload != metric else ""
+    return f"{name} with {', '.join(after)}" if after else name
 
 
 def _cost(percent: float) -> str:
@@ -92,7 +93,7 @@ def sentence(row: Mapping[str, Any] | Any, title: str = "") -> str:
     if row.verdict == "inconclusive":
         text = f"{who} on {what} is inconclusive: {_lacking(row)}"
     elif row.verdict == "equivalent":
-        text = (f"{who} costs the same within {number(100 * row.margin)} % on {what} "
+        text = (f"{who} costs the same within {100 * row.margin:.3g} % on {what} "
                 f"({_cost(row.cost_lo)} to {_cost(row.cost_hi)})")
     else:
         text = f"{who} costs {amount(row.cost_pct, row.cost_lo, row.cost_hi)} on {what}"
@@ -106,7 +107,7 @@ def _lacking(row: Any) -> str:
     text = f"{_cost(row.cost_lo)} to {_cost(row.cost_hi)}"
     if row.p < 1 - row.confidence <= row.p_holm:
         return f"{text}, a difference that many comparisons at once can give by chance"
-    return f"{text} is too wide for a margin of {number(100 * row.margin)} %; run more blocks"
+    return f"{text} is too wide for a margin of {100 * row.margin:.3g} %; run more blocks"
 
 
 def _remarks(row: Any) -> str:

@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 
 from nearmetal.analysis.cells import AnalysisError
-from nearmetal.analysis.summary import log_moments, precision, reach
+from nearmetal.analysis.summary import log_moments, reach, summarize
 
 
 @dataclass(frozen=True)
 class Decision:
     """``stop`` and ``why``; ``blocks`` carried out; ``half_width`` of the least precise cell
-    (a fraction, NaN: not known); ``open``: how many cells miss the target; ``cells`` in all."""
+    (a fraction, NaN: not known); ``open``: how many cells miss the target, of ``cells``."""
 
     stop: bool
     why: str
@@ -50,15 +50,20 @@ def enough(
     """Whether to stop after the blocks in ``frame``.
 
     Stop at ``max_blocks``; not before ``min_blocks``; between them when every cell's relative
-    half width is at most ``target`` (a fraction). Give only the rows whose precision matters
-    (headline metrics, say). Raises AnalysisError when the limits make no sense.
+    half width is at most ``target`` (a fraction). A cell with a value that is not positive has
+    no relative precision and does not count. Give only the rows whose precision matters: the
+    headline metrics, the environments that can still run. Raises AnalysisError when the limits
+    make no sense.
     """
     if not 2 <= min_blocks <= max_blocks or not target > 0:
         raise AnalysisError(
             f"Blocks {min_blocks} to {max_blocks} with target {target} is no stopping rule.",
             "It needs 2 <= min_blocks <= max_blocks and a target above 0.")
     blocks = int(frame["block"].nunique()) if len(frame) else 0
-    widths = precision(frame, confidence)["half_width"].to_numpy() if len(frame) else np.array([])
+    widths = np.array([])
+    if len(frame):
+        table = summarize(frame, confidence)
+        widths = table.loc[~(table["min"] <= 0), "half_width"].to_numpy()
     missed = int((~(widths <= target)).sum())
     worst = float(widths.max()) if len(widths) and np.isfinite(widths).all() else float("nan")
 
@@ -69,6 +74,6 @@ def enough(
         return decide(True, f"the limit of {max_blocks} blocks is reached")
     if blocks < min_blocks:
         return decide(False, f"{blocks} of at least {min_blocks} blocks")
-    if missed or not len(widths):
+    if missed or not len(frame):
         return decide(False, f"{missed} of {len(widths)} cells are wider than {target:.3g}")
     return decide(True, f"every interval's half width is at most {target:.3g}")
