@@ -82,3 +82,29 @@ name = "spin"
 @pytest.fixture
 def study_text():
     return STUDY
+
+
+@pytest.fixture
+def boot(tmp_path):
+    """Boot real machines by path: ``boot("native", cpus=1, memory_mib=512) -> Machine``; all are
+    ended after the test. For tests marked slow."""
+    from nearmetal import cleanup, userland
+    from nearmetal.machines.base import Order, Shape
+    from nearmetal.machines.host import Host
+    from nearmetal.machines.path import Environment
+
+    built, mark, up = userland.ensure(None), cleanup.new_mark(), []
+    host = Host(mark, built.tree)
+
+    def one(path, cpus=1, memory_mib=512, **more):
+        name = f"t{len(up)}"
+        order = Order(mark, name, Shape(cpus, memory_mib), built, tmp_path, **more)
+        machine = Environment.parse(path).up(host, order)
+        up.append(machine)
+        return machine
+
+    yield one
+    for machine in reversed(up):
+        machine.down()
+    host.down()
+    assert cleanup.leftovers(mark) == []
