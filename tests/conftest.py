@@ -108,3 +108,8 @@ def boot(tmp_path):
         machine.down()
     host.down()
     assert cleanup.leftovers(mark) == []
+
+
+def pytest_collection_modifyitems(items):
+    """Fast tests first: a mistake shows within seconds, not after the machines have booted."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)

@@ -31,7 +31,7 @@ from nearmetal.errors import NearmetalError
 from nearmetal.userland_recipe import Runner, UserlandError
 
 KEEP = 3  # userlands kept besides those in use
-FORMAT = 1  # of the cache's layout
+FORMAT = 2  # of the cache's layout
 
 _in_use: dict[Path, object] = {}  # lock files held until this process ends
 
@@ -40,10 +40,11 @@ _in_use: dict[Path, object] = {}  # lock files held until this process ends
 class Userland:
     """A built userland. All paths are on the host.
 
-    ``id`` is a short hash of what it holds (package versions, programs), the same on any machine
-    that built the same; ``tree`` the root as a folder, to be read only; ``image`` the same as an
-    ext4 image without journal; ``kernel`` Debian's generic kernel, ``kernel_version`` its version
-    and ``modules`` its lib/modules/<version>; ``tools`` the folder of host programs built by us.
+    ``id`` is a short hash of what it holds (versions of packages, sources and compilers of the
+    programs), the same on any machine that built the same; ``tree`` the root as a folder, to be
+    read only; ``image`` the same as an ext4 image without journal; ``kernel`` Debian's generic
+    kernel, ``kernel_version`` its version and ``modules`` its lib/modules/<version>; ``tools`` the
+    folder of host programs built by us.
     """
 
     id: str
@@ -249,12 +250,34 @@ def _prune() -> None:
             doomed = cache / "build" / f"old-{folder.name}"
             folder.rename(doomed)
             _remove(doomed)
-    kept = [path.name for path in _entries(cache / "userland")]
-    for folder in [*_entries(cache / "base"), *_entries(cache / "programs")]:
-        if not any(folder.name.split("-", 1)[1] in name for name in kept):
-            _remove(folder)
+    keys = [path.name.split("-") for path in _entries(cache / "userland")]
+    for part, column in (("base", 1), ("programs", 2)):
+        needed = {f"{key[0]}-{key[column]}" for key in keys}
+        for folder in _entries(cache / part):
+            if folder.name not in needed:
+                _remove(folder)
     for folder in _entries(cache / "build"):
         _remove(folder)
+
+
+def remove() -> None:
+    """Remove the userlands, what they were built of, and the tools. Raises UserlandError.
+
+    Refuses while a process uses one of them.
+    """
+    cache = cache_dir()
+    if not cache.is_dir():
+        return
+    with _locked(lambda text: None):
+        for folder in _entries(cache / "userland"):
+            with open(folder / "userland.json") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise UserlandError(f"The userland in {folder} is in use.",
+                                        "Wait until the lab that uses it has ended.") from None
+        for name in ("userland", "programs", "base", "build", "tools", "logs"):
+            _remove(cache / name)
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -262,8 +285,12 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def main() -> int:
-    """``python -m nearmetal.userland``: build, with a line for each step."""
+    """``python -m nearmetal.userland``: build, with a line for each step; ``--remove`` it all."""
     try:
+        if sys.argv[1:] == ["--remove"]:
+            remove()
+            print(f"userland: {cache_dir()} is empty")
+            return 0
         found = ensure(lambda text: print(f"userland: {text}", flush=True))
     except NearmetalError as error:
         print(f"userland: {error.message}", file=sys.stderr)

@@ -48,7 +48,8 @@ BIN = "opt/nearmetal/bin"
 # Commands of the host that a build needs, and the Debian packages that bring them.
 NEEDED = {
     "mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs", "depmod": "kmod", "make": "make",
-    "gcc": "gcc", "dpkg-deb": "dpkg", "apt-get": "apt", "unshare": "util-linux",
+    "gcc": "gcc", "gfortran": "gfortran", "mpicc.mpich": "libmpich-dev", "apt-get": "apt",
+    "dpkg-deb": "dpkg", "unshare": "util-linux", "setpriv": "util-linux",
 }
 BASE_BYTES, FINAL_BYTES = 1_500_000_000, 400_000_000
 TIME_LIMIT = 900.0
@@ -285,7 +286,15 @@ def build_programs(source: Path, folder: Path, runner: Runner) -> None:
         runner.step(f"compiling {name}")
         runner.run(["make", "-C", str(folder / "source" / name), f"DESTDIR={root}", "install"],
                    what=f"Compiling {name}", env={"MAKEFLAGS": f"-j{os.cpu_count() or 1}"})
-    shutil.rmtree(folder / "source", ignore_errors=True)
+    shutil.rmtree(folder / "source")
+    (folder / "about.txt").write_text(f"{sources_key(source)} {_compilers()}\n")
+
+
+def _compilers() -> str:
+    """The compilers' own words about their versions."""
+    said = [subprocess.run([name, "--version"], capture_output=True, text=True, timeout=30).stdout
+            for name in ("gcc", "gfortran")]
+    return "; ".join(text.partition("\n")[0] for text in said)
 
 
 def build_final(base: Path, programs: Path, folder: Path, runner: Runner) -> dict[str, str]:
@@ -296,10 +305,8 @@ def build_final(base: Path, programs: Path, folder: Path, runner: Runner) -> dic
     runner.run(["cp", "-al", str(base / "tree"), str(tree)], what="Copying the base")
     runner.run(["cp", "-a", f"{programs / 'root'}/.", str(tree)], what="Adding the programs")
     make_image(tree, folder / "rootfs.ext4", runner)
-    digest = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-              for path in sorted((tree / BIN).iterdir()) if path.is_file()}
-    packages = (base / "packages.txt").read_text()
-    identity = _digest(json.dumps([packages, digest]).encode())
+    parts = [(base / "packages.txt").read_text(), (programs / "about.txt").read_text()]
+    identity = _digest(json.dumps(parts).encode())
     subprocess.run(["sync", "-f", str(folder)], check=False, timeout=TIME_LIMIT)
     return {"id": identity, "kernel_version": kernel_version(base)}
 
