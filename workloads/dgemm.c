@@ -73,14 +73,16 @@ static double rows(const double *a, const double *b, const double *c, long n, ui
 int main(int argc, char **argv)
 {
     long n = 1000, repetitions = 10, threads = 1, seed = 1;
+    const char *core = "auto";
     const struct nm_option options[] = {
         {"n", NM_INT, &n, 1, 40000, "order of the matrices"},
         {"repetitions", NM_INT, &repetitions, 1, 1e6, "multiplications timed"},
         {"threads", NM_INT, &threads, 1, 1024, "threads of OpenBLAS"},
+        {"core", NM_TEXT, &core, 0, 0, "kernels of OpenBLAS: auto, Prescott, Haswell, SkylakeX..."},
         {"seed", NM_INT, &seed, 0, 1e15, "seed of the matrices"},
     };
-    nm_options(argc, argv, "DGEMM: multiply two matrices with OpenBLAS.", options, 4);
-    nm_blas_threads(argv, threads);
+    nm_options(argc, argv, "DGEMM: multiply two matrices with OpenBLAS.", options, 5);
+    nm_blas_setup(argv, threads, core);
 
     size_t elements = (size_t)n * (size_t)n;
     double *a = malloc(elements * sizeof *a), *b = malloc(elements * sizeof *b);

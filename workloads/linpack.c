@@ -98,18 +98,20 @@ static void solve(bool blas, double *a, int lda, int n, int *pivots, double *x,
 int main(int argc, char **argv)
 {
     long n = 3000, seed = 1, threads = 1;
-    const char *variant = "dgefa";
+    const char *variant = "dgefa", *core = "auto";
     const struct nm_option options[] = {
         {"n", NM_INT, &n, 1, 40000, "number of equations"},
         {"variant", NM_TEXT, &variant, 0, 0, "dgefa (serial Fortran) or blas (OpenBLAS)"},
         {"threads", NM_INT, &threads, 1, 1024, "threads of OpenBLAS; for blas only"},
+        {"core", NM_TEXT, &core, 0, 0,
+         "kernels of OpenBLAS: auto, Prescott, Haswell, SkylakeX...; for blas only"},
         {"seed", NM_INT, &seed, 0, 1e15, "seed of the matrix"},
     };
-    nm_options(argc, argv, "LINPACK: solve a dense system of linear equations.", options, 4);
+    nm_options(argc, argv, "LINPACK: solve a dense system of linear equations.", options, 5);
     bool blas = strcmp(variant, "blas") == 0;
     if (!blas && strcmp(variant, "dgefa") != 0)
         nm_usage("--variant must be dgefa or blas, not '%s'.", variant);
-    nm_blas_threads(argv, threads);
+    nm_blas_setup(argv, threads, core);
 
     long lda = n + 1; /* as in LINPACK's driver: columns do not all start in one cache set */
     double *a = malloc((size_t)lda * (size_t)n * sizeof *a), *x = malloc((size_t)n * sizeof *x);
