@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import statsmodels.api as sm
+from statsmodels.regression.linear_model import WLS
 
 from nearmetal.analysis.cells import CELL, AnalysisError
 
@@ -188,8 +188,14 @@ class _Fitted:
 
     candidate: Candidate
     results: Any
+    scales: np.ndarray  # the design's columns are divided by these, to be of like size
     relative: bool
     errors: np.ndarray  # one a size: root mean square over its runs
+
+    @property
+    def coefficients(self) -> dict[str, float]:
+        return dict(zip(self.candidate.names, map(float, self.results.params / self.scales),
+                        strict=True))
 
     @property
     def cv_error(self) -> float:
@@ -203,7 +209,7 @@ class _Fitted:
         return float(np.std(squares, ddof=1) / np.sqrt(len(squares)) / (2 * self.cv_error))
 
     def predict(self, x: np.ndarray, confidence: float) -> tuple[np.ndarray, ...]:
-        design = self.candidate.design(x)
+        design = self.candidate.design(x) / self.scales
         centre = design @ self.results.params
         weights = 1 / centre**2 if self.relative else np.ones(len(x))
         frame = self.results.get_prediction(design, weights=weights).summary_frame(
@@ -220,33 +226,37 @@ def _fit_one(candidate: Candidate, x: np.ndarray, y: np.ndarray, relative: bool)
     """Fit one candidate; None where the sizes cannot determine it."""
     design = candidate.design(x)
     response = x / y if candidate.as_time else y
-    if not np.isfinite(design).all() or np.linalg.matrix_rank(
-            design / np.abs(design).max(axis=0)) < design.shape[1] or len(y) <= design.shape[1]:
+    weights = response**-2.0 if relative else np.ones(len(y))
+    scales = np.sqrt((weights[:, None] * design**2).sum(axis=0))
+    if not np.isfinite(scales).all() or not scales.all() or len(y) <= design.shape[1]:
         return None
-    results = sm.WLS(response, design, weights=response**-2.0 if relative else 1.0).fit()
+    design = design / scales
+    if np.linalg.matrix_rank(np.sqrt(weights)[:, None] * design, tol=1e-7) < design.shape[1]:
+        return None
+    results = WLS(response, design, weights=weights).fit()
     for _ in range(2 if relative else 0):
         # weights from the measured values favour values that happen to be small: refit by the
         # fitted values
         if (results.fittedvalues <= 0).any():
             break
-        results = sm.WLS(response, design, weights=results.fittedvalues**-2.0).fit()
-    return _Fitted(candidate, results, relative, _left_out(results, x, y, candidate, relative))
+        results = WLS(response, design, weights=results.fittedvalues**-2.0).fit()
+    errors = _left_out(results, x, y, candidate, relative)
+    return _Fitted(candidate, results, scales, relative, errors)
 
 
 def _left_out(results: Any, x: np.ndarray, y: np.ndarray, candidate: Candidate,
               relative: bool) -> np.ndarray:
     """Errors of predicting each size from the others, in closed form from the hat matrix."""
     orthogonal, _ = np.linalg.qr(results.model.wexog)
-    residual = results.wresid / np.sqrt(results.model.weights)
-    whitening = np.sqrt(np.broadcast_to(results.model.weights, y.shape))
+    roots = np.sqrt(results.model.weights)
     errors = []
     for size in np.unique(x):
         at = np.flatnonzero(x == size)
         part = orthogonal[at]
         inner = np.eye(len(at)) - part @ part.T
-        if np.linalg.matrix_rank(inner, tol=1e-9) < len(at):
-            return np.full(len(np.unique(x)), np.inf)  # only this size holds a coefficient up
-        error = np.linalg.solve(inner, residual[at] * whitening[at]) / whitening[at]
+        if np.linalg.det(inner) < 1e-12:  # only this size holds a coefficient up
+            return np.full(len(np.unique(x)), np.inf)
+        error = np.linalg.solve(inner, results.wresid[at]) / roots[at]
         if candidate.as_time:
             time = x[at] / y[at] - error
             error = y[at] - np.where(time > 0, x[at] / np.where(time > 0, time, 1), np.inf)
@@ -308,9 +318,8 @@ def _choose(fitted: list[_Fitted], x: np.ndarray, y: np.ndarray, error: str) -> 
                  else chosen.results.fittedvalues)
     total = float(((y - y.mean()) ** 2).sum())
     return Model(
-        chosen.candidate,
-        dict(zip(chosen.candidate.names, map(float, chosen.results.params), strict=True)),
-        error, float(x.min()), float(x.max()), len(np.unique(x)), len(y), chosen.cv_error,
+        chosen.candidate, chosen.coefficients, error, float(x.min()), float(x.max()),
+        len(np.unique(x)), len(y), chosen.cv_error,
         1 - float(((y - predicted) ** 2).sum()) / total if total else float("nan"),
         table.sort_values("cv_error", ignore_index=True),
         tuple(one for one in near if one is not chosen), chosen)

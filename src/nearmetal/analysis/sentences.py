@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 TIMES_FROM = 100.0  # per cent: from here on a cost is told as "3.2 times as much"
@@ -45,6 +46,7 @@ def _is_count(key: str, value: Any) -> bool:
     return key.endswith("s") and isinstance(value, int) and not isinstance(value, bool)
 
 
+@lru_cache(maxsize=4096)
 def subject_of(workload: str, metric: str, point: str, params: str = "{}", title: str = "") -> str:
     """What is compared: "8-byte latency in presta-com", "total time in linpack with n=1000".
 
