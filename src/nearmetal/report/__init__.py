@@ -1,0 +1,1 @@
+"""The report: pure functions of :class:`nearmetal.report.findings.Findings`."""
