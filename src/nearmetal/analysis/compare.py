@@ -7,8 +7,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from statsmodels.stats.meta_analysis import effectsize_smd
-from statsmodels.stats.multitest import multipletests
 
 from nearmetal.analysis.cells import CELL, PLACE, AnalysisError, Cells, sort_cells
 from nearmetal.analysis.inference import Tested, paired, welch
@@ -173,6 +171,8 @@ def _by_block(cells: Cells, rows: pd.DataFrame) -> Moments:
 
 def _numbers(rows: pd.DataFrame, tested: Tested, one: Moments, two: Moments) -> None:
     """Ratio, cost, p and effect size as columns."""
+    from statsmodels.stats.meta_analysis import effectsize_smd  # here: it loads slowly
+
     for name, part in tested._asdict().items():
         rows[name] = part
     higher = (rows["better"] == "higher").to_numpy()
@@ -190,6 +190,8 @@ def _numbers(rows: pd.DataFrame, tested: Tested, one: Moments, two: Moments) -> 
 
 def _family(rows: pd.DataFrame) -> None:
     """Holm's correction: over all comparisons of a study; A/A rows among themselves."""
+    from statsmodels.stats.multitest import multipletests  # here: it loads slowly
+
     rows["p_holm"] = np.nan
     for _, part in rows.groupby(["study", rows["role"] == "aa"], sort=False):
         p = part["p"].dropna()
@@ -263,38 +265,44 @@ def compare_stores(
     """Compare two stores, or any two labels of one or two stores; b is the subject, a the base.
 
     With ``label_a`` and ``label_b``: that label of ``df_b`` against that of ``df_a`` (both
-    frames may be the same). With neither: each label of both stores, b's against a's, shown as
-    "label (name)". ``options`` go to :func:`compare`, whose frame is returned; whether the two
-    stores' machines are alike is for :func:`mergeable` to say. Raises AnalysisError when there
-    is nothing to compare.
+    frames may be the same). With neither: each label that both have, b's against a's, shown as
+    "label (name)"; or, when each frame holds one label only, the one against the other.
+    ``options`` go to :func:`compare`, whose frame is returned; whether the two stores' machines
+    are alike is for :func:`mergeable` to say. Raises AnalysisError when there is nothing to
+    compare.
     """
-    if (label_a is None) != (label_b is None):
-        raise AnalysisError("One label is named, the other is not.", "Name both, or neither.")
-    if label_a is None:
-        plain = [set(df.loc[df["role"] != "aa", "label"]) for df in (df_a, df_b)]
-        couples = [(label, label) for label in sorted(plain[0] & plain[1])]
-        missing = "The two stores have no environment in common."
-    else:
-        couples = [(label_a, label_b)]
-        missing = ""
-    for df, label in ((df_a, label_a), (df_b, label_b)):
-        if label is not None and not (df["label"] == label).any():
-            missing = f"There are no measurements of {label!r}."
-            couples = []
-    if not couples:
-        known = sorted({*df_a["label"], *df_b["label"]})
-        raise AnalysisError(missing, f"There are: {', '.join(known)}.")
-    told = label_a is None or label_a == label_b
-    shown = ((lambda label, name: f"{label} ({name})") if told else (lambda label, name: label))
+    couples = _couples(df_a, df_b, label_a, label_b)
     parts = []
     for one, two in couples:
-        base, subject = shown(one, name_a), shown(two, name_b)
+        base = f"{one} ({name_a})" if one == two else one
+        subject = f"{two} ({name_b})" if one == two else two
         parts.append(_as_role(df_a[df_a["label"] == one], base, "baseline", base))
         parts.append(_as_role(df_b[df_b["label"] == two], subject, "subject", base))
-        again = df_a[(df_a["role"] == "aa") & (df_a["matched"] == one)]
-        if one != two or told:
-            parts.append(_as_role(again, f"{base} (A/A)", "aa", base))
+        again = df_a[(df_a["role"] == "aa") & (df_a["matched"] == one) & (df_a["label"] != two)]
+        parts.append(_as_role(again, f"{base} (A/A)", "aa", base))
     return compare(pd.concat(parts, ignore_index=True), **options)
+
+
+def _couples(df_a: pd.DataFrame, df_b: pd.DataFrame, label_a: str | None,
+             label_b: str | None) -> list[tuple[str, str]]:
+    """Pairs of labels (baseline, subject) to compare. Raises AnalysisError."""
+    if (label_a is None) != (label_b is None):
+        raise AnalysisError("One label is named, the other is not.", "Name both, or neither.")
+    known = [sorted(set(df["label"])) for df in (df_a, df_b)]
+    if label_a is not None:
+        for label, labels in zip((label_a, label_b), known, strict=True):
+            if label not in labels:
+                raise AnalysisError(f"There are no measurements of {label!r}.",
+                                    f"There are: {', '.join(labels) or 'none'}.")
+        return [(label_a, label_b)]
+    if len(known[0]) == len(known[1]) == 1:
+        return [(known[0][0], known[1][0])]
+    again = set(df_a.loc[df_a["role"] == "aa", "label"])
+    couples = [(label, label) for label in known[0] if label in known[1] and label not in again]
+    if not couples:
+        raise AnalysisError("The two stores have no environment in common.",
+                            f"They hold: {', '.join(sorted({*known[0], *known[1]})) or 'none'}.")
+    return couples
 
 
 def _as_role(df: pd.DataFrame, label: str, role: str, matched: str) -> pd.DataFrame:

@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-TIMES_FROM = 100.0  # per cent: from here on a cost is told as "3.2 times as much"
+TIMES_FROM = 200.0  # per cent: from here on a cost is told as "3.2 times as much"
 
 
 def number(value: float) -> str:
-    """About three significant digits, never in exponents: 0.31, 3.1, 31, 310, 31000."""
+    """A percentage or factor for reading: one decimal below 10, three digits above 1000."""
     size = abs(value)
-    if size >= 1000:
+    if not math.isfinite(value):
+        return "unboundedly"
+    if size >= 999.5:
         return str(int(float(f"{value:.3g}")))
-    digits = 0 if size >= 10 else 1 if size >= 1 else 2
-    text = f"{value:.{digits}f}"
+    text = f"{value:.{1 if size < 9.95 else 0}f}"
     return "0" if float(text) == 0 else text
 
 
