@@ -24,6 +24,7 @@ struct job {
 	uint32_t credit[2];   /* bytes of output that the lab will still take */
 	uint64_t started;     /* monotonic ns */
 	uint64_t last_output; /* monotonic ns; when its output was last seen to move */
+	bool killed;          /* the lab wants its end, and no more of its output */
 	bool exited;
 	int wait_status;
 	uint64_t elapsed;

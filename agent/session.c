@@ -118,6 +118,8 @@ static void signal_job(struct session *s, const struct frame *f)
 	struct job *job = find(s, f->channel);
 	int sig = (int)get32(f->payload);
 
+	if (job && sig == SIGKILL)
+		job->killed = true;
 	if (sig == SIGKILL)
 		job_kill_tree(f->channel, job && !job->exited ? job->pid : 0);
 	else if (job && !job->exited && sig > 0 && sig < NSIG)
@@ -259,7 +261,7 @@ static void finish(struct session *s)
 		for (int i = 0; i < 2 && done; i++) {
 			if (job->out[i] < 0)
 				continue;
-			if (!wants_output(s, job, i))
+			if (!job->killed && !wants_output(s, job, i))
 				job->last_output = now; /* held up by the lab, not by the job */
 			done = now - job->last_output > LINGER_NS;
 		}

@@ -139,12 +139,19 @@ def decode_clock(frame: Frame) -> tuple[int, int, int]:
 
 
 class FrameParser:
-    """Bytes in, frames out. ``noise`` is what came before the magic, its last 64 KiB."""
+    """Bytes in, frames out."""
 
     def __init__(self, synchronised: bool = False) -> None:
         self.synchronised = synchronised
-        self.noise = b""
+        self._noise = b""
         self._buffer = bytearray()
+
+    @property
+    def noise(self) -> bytes:
+        """What came before the magic; until it came, all that has come. Its last 64 KiB."""
+        if self.synchronised:
+            return self._noise
+        return (self._noise + bytes(self._buffer))[-NOISE_KEPT:]
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """The frames that ``data`` completes. Raises FrameError at the first that is none."""
@@ -172,5 +179,5 @@ class FrameParser:
             cut, keep_from, self.synchronised = at, at + len(MAGIC), True
         else:  # the magic may be half there
             cut = keep_from = max(0, len(self._buffer) - len(MAGIC) + 1)
-        self.noise = (self.noise + bytes(self._buffer[:cut]))[-NOISE_KEPT:]
+        self._noise = (self._noise + bytes(self._buffer[:cut]))[-NOISE_KEPT:]
         del self._buffer[:keep_from]

@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, BinaryIO, cast
@@ -69,6 +70,22 @@ def _tree(pid: int) -> list[psutil.Process]:
         return []
 
 
+def _wait_dead(processes: list[psutil.Process]) -> None:
+    """Wait, for 2 s at most, until they are dead; reaped or not, for that is init's business."""
+    deadline = time.monotonic() + 2
+    while processes and time.monotonic() < deadline:
+        processes = [one for one in processes if not _dead(one)]
+        if processes:
+            time.sleep(0.005)
+
+
+def _dead(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True
+
+
 class HostProcess:
     """A process of the host, its three streams as binary files (see base.Process)."""
 
@@ -104,8 +121,7 @@ class HostProcess:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.wait(0.5)
                 break
-        gone = [process for process in tree if process.pid != self.pid]
-        psutil.wait_procs(gone, timeout=2)
+        _wait_dead(tree)
 
     def terminate(self) -> None:
         """SIGTERM to the process alone."""
