@@ -95,7 +95,7 @@ class Container(Layer):
         if version is None:
             raise CannotRun(f"crun is not on {carrier.name!r}.", "apt-get install crun")
         found = oci.survey(carrier)
-        limited = oci.limits(found, order.shape)
+        limited = oci.limits(found, order.shape, oci.rank(order))
         place = oci.place(order)
         root = f"{place}/scratch/root" if found.overlay else f"{place}/scratch"
         # On a port, crun starts in the port's namespace. On the host without one it makes one. In a

@@ -136,16 +136,18 @@ class Limits:
     missing: tuple[str, ...]
 
 
-def limits(carrier: Carrier, shape: Shape) -> Limits:
-    """The limits of a machine of this shape on that carrier.
+def limits(carrier: Carrier, shape: Shape, rank: int = 0) -> Limits:
+    """The limits of the machine with this shape and rank (on its network) on that carrier.
 
-    It gets the first processors, as ``native`` does, so both use the same ones. Memory is limited
-    with no swap above it, where swap can be limited. Raises CannotRun: too few processors.
+    It gets the processors that ``native`` gives to a machine of that rank: neighbours get
+    different ones while there are enough. Memory is limited with no swap above it, where swap can
+    be limited. Raises CannotRun: too few processors.
     """
-    if shape.cpus > len(carrier.cpus):
-        raise CannotRun(f"{shape.cpus} processors are asked for, its carrier has "
-                        f"{len(carrier.cpus)}.", "Ask for fewer in the study's [machine] cpus.")
-    cpus = carrier.cpus[:shape.cpus]
+    have = len(carrier.cpus)
+    if shape.cpus > have:
+        raise CannotRun(f"{shape.cpus} processors are asked for, its carrier has {have}.",
+                        "Ask for fewer in the study's [machine] cpus.")
+    cpus = tuple(sorted(carrier.cpus[(rank * shape.cpus + i) % have] for i in range(shape.cpus)))
     why = "no cgroups" if carrier.cgroup == "none" else f"no controller in cgroup {carrier.cgroup}"
     cpu: dict[str, Any] = {}
     resources: dict[str, Any] = {}
@@ -278,6 +280,11 @@ def cgroup_mounts(carrier: Carrier) -> str:
     if carrier.cgroup == "unmounted":
         return "mount -t cgroup2 -o nosuid,nodev,noexec cgroup2 /sys/fs/cgroup\n"
     return ""
+
+
+def rank(order: Order) -> int:
+    """The machine's rank on its lab network; 0 without one."""
+    return order.port.rank if order.port else 0
 
 
 def lay_out(carrier: Machine, order: Order, content: dict[str, Any]) -> None:

@@ -1,0 +1,137 @@
+"""``gvisor``: the userland on gVisor (runsc), a kernel written in Go that runs as a process.
+
+The sandbox's own kernel serves every system call, its own network stack (netstack) every socket.
+How it catches system calls is its platform: ``systrap`` (seccomp and shared memory, the default) or
+``ptrace``. The root's changes are kept in the sandbox's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from nearmetal import tools
+from nearmetal.errors import CannotRun
+from nearmetal.machines import oci
+from nearmetal.machines.agent import AgentMachine
+from nearmetal.machines.base import Layer, LayerParams, Machine, Order, register_layer
+from nearmetal.machines.container import require, with_shape
+from nearmetal.machines.host import Host
+
+TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "mount": "mount",
+         "taskset": "util-linux", "ip": "iproute2"}
+_REMEDY = "Build it with `python -m nearmetal.tools` (about 2.5 minutes)."
+
+# $1 the address of its port or "", the rest is runsc's command line. netstack takes over what is up
+# in its network namespace, and takes eth0's address away from the kernel: a machine booted later on
+# the same port finds it gone, so it is set anew. runsc's death is told on the console.
+_SCRIPT = """
+ip link set lo up
+[ -z "$1" ] || ip addr replace "$1" dev eth0
+shift
+status=0
+"$@" || status=$?
+[ $status = 0 ] || echo "runsc ended with status $status (128, 137: killed, out of memory?)" >&2
+exit $status
+"""
+
+
+class GvisorParams(LayerParams):
+    """``platform``: how system calls are caught; ``cpus``, ``memory_mib`` as for container."""
+
+    platform: Literal["auto", "systrap", "ptrace"] = Field(
+        default="auto", description="systrap, ptrace, or auto: systrap where runsc has it")
+    cpus: int | None = Field(default=None, ge=1, description="processors; default: the study's")
+    memory_mib: int | None = Field(default=None, ge=64,
+                                   description="memory limit in MiB; default: the study's")
+
+
+def is_current(version: str) -> bool:
+    """Whether this runsc (first line of its --version) is the pinned one, with systrap; Debian's
+    of 2022 says "release-2022..."."""
+    return "release-2022" not in version and "release-2021" not in version
+
+
+def options(version: str, platform: str, network: str, place: str) -> list[str]:
+    """runsc's global options: the root's changes in memory, its state in the machine's folder."""
+    common = [f"-platform={platform}", f"-network={network}", f"-root={place}/state",
+              f"-log={place}/runsc.log"]
+    if is_current(version):
+        # Without -cpu-num-from-quota=false the sandbox never has fewer than two processors.
+        return [*common, "-overlay2=root:memory", "-cpu-num-from-quota=false"]
+    return [*common, "-overlay"]
+
+
+def command(order: Order, limited: oci.Limits, network: str, runtime: Sequence[str]) -> list[str]:
+    """What to spawn on the carrier; its standard streams are the agent's."""
+    port = order.port
+    address = f"{port.address}/{port.prefix}" if port else ""
+    enter = port.enter() if port else ["unshare", "--net", "--"] if network == "sandbox" else []
+    return [*enter, *oci.guard(limited),
+            "/bin/sh", "-ec", _SCRIPT, "gvisor", address, *runtime]
+
+
+@register_layer
+class Gvisor(Layer):
+    name = "gvisor"
+    summary = "gVisor (runsc): a kernel in a process, with its own network stack."
+    Params = GvisorParams
+
+    def check(self) -> None:
+        require(TOOLS)
+        if tools.find_runsc() is None:
+            raise CannotRun("gVisor's runsc is not built.", _REMEDY)
+
+    def _platform(self, version: str) -> str:
+        assert isinstance(self.params, GvisorParams)
+        asked = self.params.platform
+        if asked == "auto":
+            return "systrap" if is_current(version) else "ptrace"
+        if asked == "systrap" and not is_current(version):
+            raise CannotRun(f"This runsc has no systrap platform ({version}).", _REMEDY)
+        return asked
+
+    def up(self, carrier: Machine, order: Order) -> AgentMachine:
+        assert isinstance(self.params, GvisorParams)
+        program = tools.find_runsc()
+        if program is None:
+            raise CannotRun("gVisor's runsc is not built.", _REMEDY)
+        order = with_shape(order, self.params.cpus, self.params.memory_mib)
+        found = oci.survey(carrier)
+        limited = oci.limits(found, order.shape, oci.rank(order))
+        place = oci.place(order)
+        # In a guest it uses the guest's sockets: netstack would take the guest's address away.
+        network = "sandbox" if isinstance(carrier, Host) else "host"
+        space = "/proc/self/ns/net" if network == "sandbox" else None
+        try:
+            oci.lay_out(carrier, order, oci.config(order, carrier.root, limited, network=space))
+            runsc = _deliver(carrier, program, place)
+            version = oci.runtime_version(carrier, [runsc, "--version"]) or "unknown"
+            platform = self._platform(version)
+            unlimited = ["-ignore-cgroups"] if found.cgroup in ("none", "unmounted") else []
+            runtime = [runsc, *options(version, platform, network, place), *unlimited,
+                       "run", "-bundle", place, oci.cgroup_name(order)]
+            return AgentMachine(
+                carrier.spawn(command(order, limited, network, runtime)),
+                name=order.name, environment=self.name,
+                address=order.port.address if order.port else carrier.address,
+                console=order.workdir / f"{oci.safe(order.name)}.log",
+                on_down=lambda: oci.remove(carrier, order), boot_timeout=order.boot_timeout,
+                extra_facts={
+                    "runtime": version, "platform": platform, "rootfs": "overlay in memory",
+                    "network_stack": "netstack" if network == "sandbox" else "the carrier's",
+                    **oci.facts(found, limited)})
+        except BaseException:
+            oci.remove(carrier, order)
+            raise
+
+
+def _deliver(carrier: Machine, program: Path, place: str) -> str:
+    """Path of runsc on the carrier; copied there where the carrier is not the host."""
+    if isinstance(carrier, Host):
+        return str(program)
+    carrier.put(program, f"{place}/runsc", 0o755)
+    return f"{place}/runsc"
