@@ -56,7 +56,7 @@ def test_a_probe_that_dies_is_broken(monkeypatch):
 def test_this_machine_gets_a_state_within_the_limit():
     start = time.monotonic()
     found = kvm.probe_device()
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < 7
     assert found.state in ("usable", "emulated", "absent", "denied", "broken")
     measured = found.ns_per_instruction is not None
     assert measured is (found.state in ("usable", "emulated"))
