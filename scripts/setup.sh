@@ -20,7 +20,7 @@ APT=(apt-get -q -y -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 -o APT::Install
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
 
 # What each part takes on two cores the first time, in seconds: for the time left.
-EXPECT_PACKAGES=100 EXPECT_BESIDE=210
+declare -A EXPECT=([update]=10 [packages]=100 [python]=60 [userland]=70 [tools]=200)
 
 tests=no
 for option; do
@@ -61,17 +61,30 @@ die() {  # MESSAGE REMEDY
 
 minutes() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
 
-# The last words of a log, without the step's own clock.
-last_line() { tail -n 1 "$1" 2>/dev/null | tr -d '\r' | sed 's/^[a-z]*: \[[^]]*\] *//' | cut -c 1-60; }
+# The last words of a log, without the part's name and its own clock.
+last_line() {
+    tail -n 1 "$1" 2>/dev/null | tr -d '\r' |
+        sed -E 's/^(userland|tools): *(\[[^]]*\] *)?//' | cut -c 1-60
+}
+
+# Seconds left of a part that has taken $1 s: what was expected ($2), unless its log counts.
+RUNSC_PACKAGES=520
+left_of() {  # ELAPSED EXPECTED LAST_LINE
+    local left=$(($2 - $1))
+    if [[ $3 =~ ([0-9]+)\ packages\ compiled ]] && [ "${BASH_REMATCH[1]}" -ge 120 ]; then
+        left=$(($1 * (RUNSC_PACKAGES - BASH_REMATCH[1]) / BASH_REMATCH[1]))
+    fi
+    echo $((left > 5 ? left : 5))
+}
 
 # Wait for all started parts, showing each one's last line: on a terminal one line kept up to date,
 # elsewhere a line every 15 s. Returns 1 as soon as a part failed that nearmetal cannot do without.
-await() {  # EXPECTED_SECONDS
-    local begun=$SECONDS shown=$SECONDS name text left pause=0.05
+await() {
+    local begun=$SECONDS shown=$SECONDS name text line left pause=0.05
     while [ ${#pids[@]} -gt 0 ]; do
         sleep $pause
         [ "$SECONDS" = "$begun" ] || pause=0.3
-        text=
+        text= left=0
         for name in "${!pids[@]}"; do
             if ! kill -0 "${pids[$name]}" 2>/dev/null; then
                 if wait "${pids[$name]}"; then
@@ -83,11 +96,14 @@ await() {  # EXPECTED_SECONDS
                 fi
                 unset "pids[$name]"
             else
-                text+="  $name: $(last_line "$logs/$name")"
+                line=$(last_line "$logs/$name")
+                text+="  $name: $line"
+                line=$(left_of $((SECONDS - begun)) "${EXPECT[$name]}" "$line")
+                left=$((line > left ? line : left))
             fi
         done
-        left=$(($1 - SECONDS + begun))
-        [ "$left" -ge 5 ] || left=5
+        # What was there already is done at once: nothing to show.
+        [ -n "$text" ] && [ $((SECONDS - begun)) -ge 2 ] || continue
         text="about $(minutes $((left + later))) left$text"
         if [ -t 1 ]; then
             text="setup: [$(printf %4d "$SECONDS") s] $text"
@@ -146,12 +162,13 @@ install_packages() {
     mapfile -t missing < <(missing_packages)
     [ ${#missing[@]} -gt 0 ] || { say "packages: all there"; return; }
     say "packages: installing ${missing[*]}"
-    later=$EXPECT_BESIDE
-    start packages "${APT[@]}" update
-    await $EXPECT_PACKAGES || die "apt-get update failed." "$remedy"
+    later=$((EXPECT[packages] + EXPECT[tools]))
+    start update "${APT[@]}" update
+    await || die "apt-get update failed." "$remedy"
     forbid_services
+    later=${EXPECT[tools]}
     start packages "${APT[@]}" install "${missing[@]}"
-    await $EXPECT_PACKAGES || die "apt-get install failed." "$remedy"
+    await || die "apt-get install failed." "$remedy"
     if [[ " ${missing[*]} " == *" openssh-server "* ]] && [ -d /run/systemd/system ]; then
         systemctl disable --quiet ssh.service ssh.socket 2>/dev/null
         say "packages: openssh-server is here for the tests alone; its service stays disabled"
@@ -213,5 +230,5 @@ fi
 export PYTHONPATH=src
 start userland .venv/bin/python -m nearmetal.userland
 start tools .venv/bin/python -m nearmetal.tools
-await $EXPECT_BESIDE || die "Setting up is not complete." "See above; then run it again."
+await || die "Setting up is not complete." "See above; then run it again."
 say "ready (cache: ${NEARMETAL_CACHE:-/var/cache/nearmetal})"
