@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-TIMES_FROM = 200.0  # per cent: from here on a cost is told as "3.2 times as much"
+TIMES_FROM = 200.0  # per cent: from here on a cost is told as "3.20 times as much"
 
 
 def number(value: float) -> str:
@@ -20,6 +20,14 @@ def number(value: float) -> str:
         return str(int(float(f"{value:.3g}")))
     text = f"{value:.{1 if size < 9.95 else 0}f}"
     return "0" if float(text) == 0 else text
+
+
+def factor(percent: float) -> str:
+    """A cost in per cent as a factor with three digits: 220 -> "3.20"."""
+    value = 1 + percent / 100
+    if not math.isfinite(value) or value >= 99.95:
+        return number(value)
+    return f"{value:.{2 if value < 9.995 else 1}f}"
 
 
 def _singular(word: str) -> str:
@@ -64,9 +72,9 @@ def subject_of(workload: str, metric: str, point: str, params: str = "{}", title
 
 
 def _cost(percent: float) -> str:
-    """"31 % more", "12 % less", "3.2 times as much", "the same"."""
+    """"31 % more", "12 % less", "3.20 times as much", "the same"."""
     if math.isinf(percent) or percent >= TIMES_FROM:
-        return f"{number(1 + percent / 100)} times as much"
+        return f"{factor(percent)} times as much"
     if number(percent) == "0":
         return "the same"
     return f"{number(abs(percent))} % {'more' if percent > 0 else 'less'}"
@@ -75,7 +83,7 @@ def _cost(percent: float) -> str:
 def amount(cost: float, low: float, high: float) -> str:
     """A cost and its interval, in per cent: "31 % more (28 to 34)", "12 % less (10 to 14)"."""
     if cost >= TIMES_FROM:
-        return f"{_cost(cost)} ({number(1 + low / 100)} to {number(1 + high / 100)})"
+        return f"{_cost(cost)} ({factor(low)} to {factor(high)})"
     if low < 0 < high:
         return f"{_cost(cost)} ({_cost(low)} to {_cost(high)})"
     if cost < 0:
