@@ -42,6 +42,7 @@ class Observer(ABC):
 
     def close(self) -> None:
         """Let go of files held; called when sampling failed. Safe to call twice."""
+        return None
 
 
 _observers: dict[str, type[Observer]] = {}

@@ -11,9 +11,11 @@ import ctypes
 import errno
 import os
 import struct
+from pathlib import Path
 
 from nearmetal.observe.base import Missing, Observer, register_observer
 
+ONLINE = Path("/sys/devices/system/cpu/online")
 _SYS_PERF_EVENT_OPEN = 298  # x86-64
 _TYPE_HARDWARE = 0
 _CONFIGS = {"cycles": 0, "instructions": 1, "cache_references": 2, "cache_misses": 3,
@@ -56,6 +58,15 @@ def open_counter(config: int, cpu: int) -> int:
     return number
 
 
+def online(text: str) -> list[int]:
+    """The processors of a list as in /sys/devices/system/cpu/online: ``0-3,6``."""
+    found = []
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
 def scaled(count: int, enabled: int, running: int) -> float | None:
     """The count as if it had counted all the time; None if it never did."""
     return count * enabled / running if running > 0 else None
@@ -79,10 +90,11 @@ class Events(Observer):
         self._files: dict[str, list[int]] = {}
 
     def start(self) -> None:
+        processors = online(ONLINE.read_text())
         for name, config in _CONFIGS.items():
             files: list[int] = []
             try:
-                for cpu in sorted(os.sched_getaffinity(0)):
+                for cpu in processors:
                     files.append(self._open(config, cpu))
             except OSError as error:
                 for number in files:
