@@ -8,9 +8,9 @@ from nearmetal.workloads.base import BIN, Metric, Workload, WorkloadParams, regi
 
 
 class Params(WorkloadParams):
-    n: int = Field(1000, ge=1, le=40000, description="Order of the matrices (rows)")
-    repetitions: int = Field(10, ge=1, le=10**6, description="Multiplications (multiplications)")
-    threads: int = Field(1, ge=1, le=1024, description="Threads of OpenBLAS (threads)")
+    n: int = Field(1000, ge=1, le=40000, description="Order of the matrices")
+    repetitions: int = Field(10, ge=1, le=10**6, description="Multiplications")
+    threads: int = Field(1, ge=1, le=1024, description="Threads of OpenBLAS")
     core: str = Field("auto", pattern=r"^[A-Za-z0-9]+$", description=(
         "Kernels of OpenBLAS: auto, or a processor's name as Prescott, Haswell, SkylakeX"))
     seed: int = Field(1, ge=0, le=10**15, description="Seed of the random matrices")

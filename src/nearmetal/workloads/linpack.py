@@ -10,11 +10,11 @@ from nearmetal.workloads.base import BIN, Metric, Workload, WorkloadParams, regi
 
 
 class Params(WorkloadParams):
-    n: int = Field(3000, ge=1, le=40000, description="Number of equations (equations)")
+    n: int = Field(3000, ge=1, le=40000, description="Number of equations")
     variant: Literal["dgefa", "blas"] = Field("dgefa", description=(
         "dgefa: LINPACK's serial column-oriented code in Fortran; blas: dgetrf and dgetrs of "
         "OpenBLAS"))
-    threads: int = Field(1, ge=1, le=1024, description="Threads of OpenBLAS; blas only (threads)")
+    threads: int = Field(1, ge=1, le=1024, description="Threads of OpenBLAS; blas only")
     core: str = Field("auto", pattern=r"^[A-Za-z0-9]+$", description=(
         "Kernels of OpenBLAS: auto, or a processor's name as Prescott, Haswell, SkylakeX; "
         "blas only"))

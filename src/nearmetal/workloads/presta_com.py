@@ -11,11 +11,11 @@ from nearmetal.workloads.base import BIN, Metric, Workload, WorkloadParams, regi
 
 class Params(WorkloadParams):
     processes: int = Field(2, ge=2, le=1024, multiple_of=2,
-                           description="MPI processes; two make a pair (processes)")
+                           description="MPI processes; two make a pair")
     min: int = Field(32, ge=1, le=2**30, description="Smallest message; sizes double (bytes)")
     max: int = Field(2**23, ge=1, le=2**30, description="Largest message (bytes)")
-    operations: int = Field(1000, ge=1, le=10**9, description="Messages in a test (messages)")
-    tests: int = Field(3, ge=1, le=10**6, description="Tests of each size (tests)")
+    operations: int = Field(1000, ge=1, le=10**9, description="Messages in a test")
+    tests: int = Field(3, ge=1, le=10**6, description="Tests of each size")
     mode: Literal["uni", "bi", "both"] = Field(
         "both", description="One direction, both at once, or one after the other")
     seconds: float = Field(0, ge=0, le=10**6, description=(
@@ -50,6 +50,7 @@ class PrestaCom(Workload):
     summary = "MPI bandwidth between pairs of processes, by message size."
     source = "Presta com (LLNL); Youseff et al. 2006, section 4.1, figures 1 to 3"
     Params = Params
+    machines = 2
     metrics = (*_metrics("uni", "Unidirectional", True), *_metrics("bi", "Bidirectional", False))
 
     def command(self) -> list[str]:

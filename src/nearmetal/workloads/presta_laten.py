@@ -22,10 +22,10 @@ Even = Annotated[int, Field(ge=2, le=1024, multiple_of=2)]
 class Params(WorkloadParams):
     processes: Annotated[tuple[Even, ...], BeforeValidator(_listed)] = Field(
         (2, 4, 8), min_length=1, max_length=64,
-        description="Numbers of processes that communicate at once, each even (processes)")
+        description="Numbers of processes that communicate at once, each even")
     bytes: int = Field(8, ge=8, le=2**30, description="Size of a message (bytes)")
-    operations: int = Field(1000, ge=4, le=10**7, description="Ping-pongs in a test (ping-pongs)")
-    tests: int = Field(3, ge=1, le=10**6, description="Tests of each number (tests)")
+    operations: int = Field(1000, ge=4, le=10**7, description="Ping-pongs in a test")
+    tests: int = Field(3, ge=1, le=10**6, description="Tests of each number")
     seconds: float = Field(0, ge=0, le=10**6, description=(
         "Limit for a number of processes; fewer operations when it would take longer; 0: none (s)"))
     pairs: Literal["neighbour", "half"] = Field("neighbour", description=(
@@ -44,6 +44,7 @@ class PrestaLaten(Workload):
     summary = "MPI ping-pong latency (one way), by the number of communicating processes."
     source = "Presta laten (LLNL); Youseff et al. 2006, section 4.1, figure 4"
     Params = Params
+    machines = 2
     metrics = (
         _metric("latency_max", "Latency of the slowest pair of a test, mean over the tests", True),
         _metric("latency_mean", "Latency, mean over pairs and tests"),

@@ -12,9 +12,9 @@ _FORMS = {"copy": "c = a", "scale": "b = s c", "add": "c = a + b", "triad": "a =
 class Params(WorkloadParams):
     elements: int = Field(10_000_000, ge=1000, le=4 * 10**9, description=(
         "Elements of each of the three arrays, 8 bytes each; the rule is four times the last "
-        "cache (elements)"))
+        "cache"))
     repetitions: int = Field(10, ge=2, le=10**5, description=(
-        "Repetitions, the first not counted (repetitions)"))
+        "Repetitions, the first not counted"))
 
 
 @register_workload
