@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
-import pandas as pd
 
 from nearmetal.report import words
 from nearmetal.report.findings import Cell, Findings, Label
@@ -250,7 +249,7 @@ def _curve_rows(findings: Findings, metric: Metric, cells: list[Cell],
                 missing.append(words.quantity(metric.axis or "", at))
             elif isinstance(at, int | float):
                 rows.append(row | {"x": at, "at": words.quantity(metric.axis or "", at),
-                                   "size": 110 if label.role == "baseline" else 40})
+                                   "size": 110 if label.name == findings.baseline else 40})
         if missing:
             where = "" if len(missing) == len(cells) else (
                 f" at {missing[0]}" if len(missing) == 1 else f" from {missing[0]}"
@@ -272,7 +271,7 @@ def _curve_spec(findings: Findings, metric: Metric, rows: list[dict[str, Any]],
     x = _along_axis(metric, sorted({row["x"] for row in rows}))
     dashes = alt.StrokeDash("environment:N", legend=None, scale=alt.Scale(
         domain=names, range=[list(found[name].dash) or [1, 0] for name in names]))
-    base = alt.Chart(pd.DataFrame(rows)).encode(x=x)
+    base = alt.Chart(alt.NamedData("rows")).encode(x=x)
     line = base.mark_line(strokeWidth=1.4, opacity=0.85, fill=None).encode(
         y=y, stroke=scales["stroke"], strokeDash=dashes)
     bars = base.mark_rule(strokeWidth=1.2).encode(
@@ -281,7 +280,7 @@ def _curve_spec(findings: Findings, metric: Metric, rows: list[dict[str, Any]],
         # a larger mark of the baseline shows around those that cover it
         y=y, size=alt.Size("size:Q", scale=None, legend=None),
         tooltip=_tooltip(alt.Tooltip("at:N", title=metric.axis or "")), **scales)
-    return _finish(line + bars + dots, width, CURVE, title)
+    return _finish(line + bars + dots, width, CURVE, title, rows=rows)
 
 
 def _dots(findings: Findings, workload: str, params: str, names: list[str], legend: bool,
@@ -306,7 +305,7 @@ def _dots(findings: Findings, workload: str, params: str, names: list[str], lege
     parts = [(present, "")]
     other = [label for label in present if label.cross]
     apart = min(means) <= 0 or max(means) / min(means) > APART
-    if other and metric.scale != "log" and apart:
+    if other and metric.scale != "log" and metric.kind != "size" and apart:
         where = words.joined(list(dict.fromkeys(label.substrate for label in other)))
         parts = [([label for label in present if not label.cross], ""), (other, f"on {where}")]
     charts = []
@@ -374,7 +373,7 @@ def _dot_spec(findings: Findings, metric: Metric, rows: list[dict[str, Any]],
     else:
         y = {"y": alt.Y("environment:N", sort=names, scale=alt.Scale(domain=names),
                         axis=alt.Axis(title=None, ticks=False, domain=False, labelLimit=150))}
-    base = alt.Chart(pd.DataFrame(rows))
+    base = alt.Chart(alt.NamedData("rows"))
     bars = base.mark_rule(strokeWidth=1.6).encode(
         x=alt.X("lo:Q"), x2="hi:Q", stroke=scales["stroke"], **y)
     extra = (alt.Tooltip("group:N", title="Figure"),) if several else ()
@@ -382,24 +381,26 @@ def _dot_spec(findings: Findings, metric: Metric, rows: list[dict[str, Any]],
         x=x, tooltip=_tooltip(*extra), **scales, **y)
     chart = bars + dots
     if gaps:
-        chart += alt.Chart(pd.DataFrame(gaps)).mark_text(
+        chart += alt.Chart(alt.NamedData("gaps")).mark_text(
             align="left", fontSize=10, fontStyle="italic", fill="var(--muted)").encode(
             x=alt.value(6), text="text:N", **y)
     step = DOT if len(groups) <= 4 else DOT - 4
     height = len(groups) * (len(names) * step + 10)
-    return _finish(chart, width, height, None)
+    return _finish(chart, width, height, None, rows=rows, gaps=gaps)
 
 
 def _finish(chart: alt.LayerChart, width: int | str, height: int,
-            title: str | None) -> dict[str, Any]:
+            title: str | None, **data: list[dict[str, Any]]) -> dict[str, Any]:
+    """The chart as a dict with its data; Altair's own check of it is left to the tests: slow."""
     made = chart.properties(width=width, height=height)
     if title:
         made = made.properties(title=alt.TitleParams(
             title, anchor="start", fontSize=11, fontWeight="normal", color="var(--muted)",
             offset=8, frame="group"))
-    spec = made.to_dict()
+    spec = made.to_dict(validate=False)
+    spec["datasets"] = data
     spec["config"] = _config()
-    spec["background"] = None
+    spec["background"] = "transparent"
     if width == "container":
         spec["autosize"] = {"type": "fit-x", "contains": "padding", "resize": True}
     return spec
@@ -430,13 +431,15 @@ def costs(findings: Findings, rows: list[dict[str, Any]], margin: float,
     y = {"y": alt.Y("figure:N", sort=figures, axis=alt.Axis(
             title=None, ticks=False, domain=False, grid=True, tickBand="extent", labelLimit=260)),
          "yOffset": alt.YOffset("environment:N", sort=names, scale=alt.Scale(domain=names))}
-    band = alt.Chart(pd.DataFrame([{"a": -margin, "b": margin}])).mark_rect(
+    band = alt.Chart(alt.NamedData("band")).mark_rect(
         color="var(--line)", opacity=0.7).encode(x="a:Q", x2="b:Q")
-    base = alt.Chart(pd.DataFrame(rows))
+    base = alt.Chart(alt.NamedData("rows"))
     bars = base.mark_rule(strokeWidth=1.6).encode(
         x=alt.X("lo:Q"), x2="hi:Q", stroke=scales["stroke"], **y)
     dots = base.mark_point(size=44, strokeWidth=1.5, opacity=1).encode(x=x, **scales, **y)
-    spec = _finish(band + bars + dots, width, len(figures) * (len(names) * 11 + 8), None)
+    height = len(figures) * (len(names) * 11 + 8)
+    spec = _finish(band + bars + dots, width, height, None, rows=rows,
+                   band=[{"a": -margin, "b": margin}])
     title = {"text": f"What each environment costs against its baseline: {findings.title}",
              "anchor": "start", "frame": "group", "fontSize": 13, "offset": 10,
              "color": "var(--ink)"}

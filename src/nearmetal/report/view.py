@@ -112,7 +112,8 @@ def groups(findings: Findings) -> list[Group]:
     for cell in findings.headlines():
         metric = findings.metric(cell.workload, cell.metric)
         rows = [_verdict(findings, cell, label) for label in findings.subjects if label.ran]
-        made.append(Group(cell, figure_title(cell), _detail(findings, cell, rows), metric.summary, rows))
+        made.append(Group(cell, figure_title(cell), _detail(findings, cell, rows),
+                          metric.summary, rows))
     return made
 
 
@@ -219,22 +220,28 @@ def _detail_row(findings: Findings, cell: Cell, label: Label, unit: str,
 
 def unlike(findings: Findings) -> list[str]:
     """Environments whose processors or memory differ from those of their baseline, in words."""
-    found = []
+    alike: dict[tuple[str, str, str, str], list[str]] = {}
     for label in findings.subjects:
         base = findings.by_name.get(label.matched)
         if not label.ran or base is None:
             continue
         for key, what in (("cpus", "processors"), ("memory_mib", "MiB of memory")):
-            mine, theirs = label.facts.get(key), base.facts.get(key)
-            if key in label.facts and key in base.facts and mine != theirs:
-                theirs = "no limit" if theirs is None else theirs
-                mine = "no limit" if mine is None else mine
-                found.append(f"{label.name} has {mine} {what}, {base.name} {theirs}.")
+            if key in label.facts and key in base.facts and label.facts[key] != base.facts[key]:
+                mine, theirs = (_amount(facts[key], what) for facts in (label.facts, base.facts))
+                alike.setdefault((key, mine, base.name, theirs), []).append(label.name)
+    found = [f"{words.joined(names)}: {mine}; {base}, the baseline: {theirs}."
+             for (_, mine, base, theirs), names in alike.items()]
     for label in findings.subjects:
         if label.ran and label.matched and label.matched != findings.baseline:
             found.append(f"{label.name} is compared with {label.matched}, not with "
                          f"{findings.baseline}: like with like.")
     return found
+
+
+def _amount(value: Any, what: str) -> str:
+    if value is None:
+        return f"no limit of {what.removeprefix('MiB of ')}"
+    return f"{value} {what.removesuffix('s') if value == 1 else what}"
 
 
 class CostScale:

@@ -75,7 +75,8 @@ def number(value: float | None, digits: int = 4) -> str:
         return "0"
     size = math.floor(math.log10(abs(value)))
     if size < -4:
-        return _signed(f"{value / 10 ** size:.{digits - 1}f}") + f" × 10^{_signed(str(size))}"
+        factor, power = f"{value:.{digits - 1}e}".split("e")
+        return _signed(f"{factor} × 10^{int(power)}")
     return fixed(value, digits - 1 - size)
 
 
@@ -181,8 +182,8 @@ def quantity(key: str, value: Any) -> str:
         return binary(value)
     text = json.dumps(value) if isinstance(value, bool | list | dict) or value is None else None
     text = text or (f"{value:g}" if isinstance(value, float) else str(value))
-    if key.endswith("s") and text == "1":
-        key = key[:-1]
+    if text == "1":
+        key = key[:-2] if key.endswith("sses") else key.removesuffix("s")
     return f"{text} {key}" if not isinstance(value, bool) else f"{key}: {text}"
 
 
@@ -229,6 +230,8 @@ def duration(seconds: float | None) -> str:
     """A time in words: "4 min 12 s"."""
     if absent(seconds):
         return "–"
+    if seconds < 0.9995:
+        return f"{number(1000 * seconds, 3 if seconds >= 0.1 else 2)} ms"
     if seconds < 60:
         return f"{number(seconds, 3)} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -250,7 +253,7 @@ def scalar(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return number(value)
+        return plain_number(value)
     if isinstance(value, list | tuple):
         return ", ".join(scalar(item) for item in value) or "none"
     if isinstance(value, dict):
