@@ -7,6 +7,7 @@ nothing may be paravirtual, over an emulated serial port.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
@@ -16,6 +17,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 from pydantic import Field, field_validator
 
 from nearmetal import userland
@@ -24,6 +26,7 @@ from nearmetal.machines import initrd, kvm, qemu_command
 from nearmetal.machines.affinity import processors
 from nearmetal.machines.agent import AgentMachine
 from nearmetal.machines.base import Layer, LayerParams, Machine, Order, register_layer
+from nearmetal.machines.process import HostProcess
 from nearmetal.machines.tsc import host_tsc_khz
 
 PACKAGE = "apt-get install qemu-system-x86"
@@ -104,14 +107,15 @@ class Qemu(Layer):
     def up(self, carrier: Machine, order: Order) -> Machine:
         vm, enter = self.describe(order)
         cpus = processors(min(vm.cpus, len(os.sched_getaffinity(0))), order.port)
-        argv = [*enter, "taskset", "-c", ",".join(map(str, cpus)),
-                "unshare", "--pid", "--fork", "--kill-child", "--", *qemu_command.command(vm)]
+        argv = [*enter, "unshare", "--pid", "--fork", "--kill-child", "--",
+                *qemu_command.command(vm)]
         process = carrier.spawn(argv, env={"TMPDIR": str(order.workdir)})
         machine = QemuMachine(
             process, name=order.name, environment=self.name,
             address=order.port.address if order.port else None, console=vm.console,
             boot_timeout=order.boot_timeout, extra_facts=self._facts(vm))
         try:
+            machine.pin(cpus)
             machine.join_network(order)
         except BaseException:
             machine.down()
@@ -153,7 +157,19 @@ class Qemu(Layer):
 
 
 class QemuMachine(AgentMachine):
-    """A virtual machine with an agent."""
+    """A virtual machine with an agent, whose process is one of the host."""
+
+    process: HostProcess
+
+    def pin(self, cpus: list[int]) -> None:
+        """Keep QEMU's threads on these processors of the host from now on.
+
+        Not while it boots: machines that boot at once would then share the first processor.
+        """
+        for pid in [self.process.pid, *_children(self.process.pid)]:
+            with contextlib.suppress(OSError):  # a thread that has ended
+                for task in os.listdir(f"/proc/{pid}/task"):
+                    os.sched_setaffinity(int(task), cpus)
 
     def join_network(self, order: Order) -> None:
         """Give eth0 the address of the order's port. Raises MachineFailed."""
@@ -175,6 +191,13 @@ class QemuMachine(AgentMachine):
             lines = done.stdout.decode(errors="replace").split("\n")
             self._extra_facts["mitigations"] = "; ".join(filter(None, lines)) or "none"
         return super().facts()
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return []
 
 
 @functools.lru_cache(maxsize=1)
