@@ -8,6 +8,7 @@ How it catches system calls is its platform: ``systrap`` (seccomp and shared mem
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -30,8 +31,10 @@ _REMEDY = "Build it with `python -m nearmetal.tools` (about 2.5 minutes)."
 # the same port finds it gone, so it is set anew. runsc's death is told on the console.
 _SCRIPT = """
 ip link set lo up
+mkdir -p "$2/class/net"
+for i in lo ${1:+eth0}; do ln -sfn "../../devices/virtual/net/$i" "$2/class/net/$i"; done
 [ -z "$1" ] || ip addr replace "$1" dev eth0
-shift
+shift 2
 status=0
 "$@" || status=$?
 [ $status = 0 ] || echo "runsc ended with status $status (128, 137: killed, out of memory?)" >&2
@@ -59,10 +62,26 @@ def options(version: str, platform: str, network: str, place: str) -> list[str]:
     """runsc's global options: the root's changes in memory, its state in the machine's folder."""
     common = [f"-platform={platform}", f"-network={network}", f"-root={place}/state",
               f"-log={place}/runsc.log"]
-    if is_current(version):
-        # Without -cpu-num-from-quota=false the sandbox never has fewer than two processors.
-        return [*common, "-overlay2=root:memory", "-cpu-num-from-quota=false"]
-    return [*common, "-overlay"]
+    return [*common, "-overlay2=root:memory" if is_current(version) else "-overlay"]
+
+
+def without_cpuset(limited: oci.Limits) -> oci.Limits:
+    """The limits with the processors left to taskset, and no cpuset.
+
+    runsc makes as many virtual processors as the cpuset has; with one, systrap has one thread for
+    a whole process, and a thread that polls for another of its process polls for ever (seen: UCX
+    at MPI_Finalize). From a quota alone it makes two or more.
+    """
+    cpu = {key: value for key, value in limited.resources.get("cpu", {}).items() if key != "cpus"}
+    others = {key: value for key, value in limited.resources.items() if key != "cpu"}
+    missing = tuple(what for what in limited.missing if not what.startswith("cpuset"))
+    return replace(limited, resources={**others, **({"cpu": cpu} if cpu else {})},
+                   missing=missing)
+
+
+def first_command(cpus: int) -> list[str]:
+    """The sandbox's first command: the agent, which sees ``cpus`` processors and no more."""
+    return ["/usr/bin/taskset", "-c", f"0-{cpus - 1}", oci.AGENT]
 
 
 def command(order: Order, limited: oci.Limits, network: str, runtime: Sequence[str]) -> list[str]:
@@ -71,7 +90,7 @@ def command(order: Order, limited: oci.Limits, network: str, runtime: Sequence[s
     address = f"{port.address}/{port.prefix}" if port else ""
     enter = port.enter() if port else ["unshare", "--net", "--"] if network == "sandbox" else []
     return [*enter, *oci.guard(limited),
-            "/bin/sh", "-ec", _SCRIPT, "gvisor", address, *runtime]
+            "/bin/sh", "-ec", _SCRIPT, "gvisor", address, oci.place(order), *runtime]
 
 
 @register_layer
@@ -101,13 +120,17 @@ class Gvisor(Layer):
             raise CannotRun("gVisor's runsc is not built.", _REMEDY)
         order = with_shape(order, self.params.cpus, self.params.memory_mib)
         found = oci.survey(carrier)
-        limited = oci.limits(found, order.shape, oci.rank(order))
+        limited = without_cpuset(oci.limits(found, order.shape, oci.rank(order)))
         place = oci.place(order)
         # In a guest it uses the guest's sockets: netstack would take the guest's address away.
         network = "sandbox" if isinstance(carrier, Host) else "host"
         space = "/proc/self/ns/net" if network == "sandbox" else None
         try:
-            oci.lay_out(carrier, order, oci.config(order, carrier.root, limited, network=space))
+            content = oci.config(order, carrier.root, limited, network=space,
+                                 args=first_command(order.shape.cpus))
+            content["mounts"].append({"destination": "/sys/class", "type": "bind",
+                                      "source": f"{place}/class", "options": ["rbind", "ro"]})
+            oci.lay_out(carrier, order, content)
             runsc = _deliver(carrier, program, place)
             version = oci.runtime_version(carrier, [runsc, "--version"]) or "unknown"
             platform = self._platform(version)
@@ -123,6 +146,7 @@ class Gvisor(Layer):
                 extra_facts={
                     "runtime": version, "platform": platform, "rootfs": "overlay in memory",
                     "network_stack": "netstack" if network == "sandbox" else "the carrier's",
+                    "affinity": "processors " + ",".join(map(str, limited.cpus)),
                     **oci.facts(found, limited)})
         except BaseException:
             oci.remove(carrier, order)

@@ -207,8 +207,8 @@ def mounts(memory_mib: int) -> list[dict[str, Any]]:
 
 
 def config(order: Order, root: str, limited: Limits, *, network: str | None,
-           read_only: bool = False) -> dict[str, Any]:
-    """The content of config.json.
+           read_only: bool = False, args: Sequence[str] = (AGENT,)) -> dict[str, Any]:
+    """The content of config.json; ``args`` is the machine's first command.
 
     ``root`` is the machine's root as a folder of the carrier; ``network``: None shares the network
     of the process that starts the runtime, "" makes a new one (only lo), else the path of a
@@ -223,7 +223,7 @@ def config(order: Order, root: str, limited: Limits, *, network: str | None,
         "process": {
             "terminal": False,
             "user": {"uid": 0, "gid": 0},
-            "args": [AGENT],
+            "args": list(args),
             "env": ["PATH=/opt/nearmetal/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:"
                     "/sbin:/bin", "HOME=/root", "LC_ALL=C.UTF-8"],
             "cwd": "/",
