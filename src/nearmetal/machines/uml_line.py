@@ -10,7 +10,6 @@ answering a CLOCK frame sent after them, that it has read them.
 from __future__ import annotations
 
 import io
-import struct
 import threading
 from typing import Any, BinaryIO, cast
 
