@@ -54,7 +54,7 @@ _KERNEL = ("console=ttyS0", "quiet", "panic=-1", "oops=panic", "nokaslr", "no_ti
 
 def kernel_line(vm: Vm) -> str:
     """The kernel's command line."""
-    words = [*_KERNEL, *_clock(vm)]
+    words = [*_KERNEL, f"hostname={vm.name}", *_clock(vm)]
     if vm.mitigations != "auto":
         words.append(f"mitigations={vm.mitigations}")
     if vm.io == "virtio":
