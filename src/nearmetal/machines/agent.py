@@ -279,7 +279,12 @@ class AgentMachine(Machine):
         return tree_memory_bytes(pid) if pid else None
 
     def alive(self) -> bool:
-        return not self._down and self._connection.reason is None
+        if self._down or self._connection.reason is not None:
+            return False
+        try:
+            return self.process.poll() is None
+        except MachineFailed:  # its carrier is gone
+            return False
 
     def down(self) -> None:
         with self._down_lock:

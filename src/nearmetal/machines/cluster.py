@@ -17,10 +17,11 @@ from nearmetal.machines.network import LabNetwork
 
 PORT = 7077
 BIN = "opt/nearmetal/bin"
+MPIEXEC = "/opt/nearmetal/mpi/bin/mpiexec.hydra"
 _WORKERS = 8
 _LISTEN_LIMIT = 60.0
 
-# MPICH over TCP sockets between machines; shared memory within one.
+# MPICH through libfabric over TCP between machines; shared memory within one.
 MPI_ENVIRONMENT = {
     "MPIR_CVAR_CH4_NETMOD": "ofi",
     "FI_PROVIDER": "tcp",
@@ -78,7 +79,7 @@ class Cluster:
             hosts = [_address(machine) for machine in self.machines]
             where = ["-launcher", "ssh", "-launcher-exec", _program(first, "nm-rsh"),
                      "-localhost", hosts[0], "-hosts", ",".join(f"{host}:1" for host in hosts)]
-        command = ["mpiexec.hydra", *where, "-n", str(ranks), *argv]
+        command = [MPIEXEC, *where, "-n", str(ranks), *argv]
         return first.run(command, timeout=timeout, env=MPI_ENVIRONMENT)
 
     def _listen(self) -> None:
@@ -137,7 +138,7 @@ def _listener(machine: Machine) -> Process:
     finally:
         timer.cancel()
     if said != b"listening\n":
-        why = process.stderr.read().decode(errors="replace").strip() if process.stderr else ""
+        why = process.stderr.read().decode(errors="replace").strip(" .\n") if process.stderr else ""
         process.kill()
         raise MachineFailed(f"The machine {machine.name!r} cannot serve the others: "
                             f"{why or 'no answer'}.")

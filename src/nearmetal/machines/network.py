@@ -29,7 +29,7 @@ def _keeper(lab: str, commands: str) -> HostProcess:
     said = keeper.stdout.readline()
     if said != _READY:
         keeper.kill()
-        why = keeper.stderr.read().decode(errors="replace").strip() if keeper.stderr else ""
+        why = keeper.stderr.read().decode(errors="replace").strip(" .\n") if keeper.stderr else ""
         keeper.close()
         raise MachineFailed(f"A network namespace cannot be made: {why or 'no answer'}.",
                             "'nearmetal doctor' says what is missing.")

@@ -192,6 +192,6 @@ def do(argv: Sequence[str], lab: str, *, timeout: float = 30.0, stdin: bytes = b
         raise MachineFailed(f"{' '.join(argv)!r} took more than {timeout:g} s.") from None
     status = process.wait()
     if status:
-        said = (err or out).decode(errors="replace").strip()[-500:]
+        said = (err or out).decode(errors="replace").strip(" .\n")[-500:]
         raise MachineFailed(f"{' '.join(argv)!r} failed with status {status}: {said}.")
     return out
