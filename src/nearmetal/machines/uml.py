@@ -78,7 +78,8 @@ def command(order: Order, folder: Path, tree: str, memory_mib: int) -> list[str]
     # the guest has one, neither pays for waking another. Without address randomisation no
     # "exec-shield gap" of up to 600 MiB is added to its memory. The memory's file holds the
     # kernel's image as well: 64 MiB more.
-    return [*enter, "taskset", "-c", str(processors(1, order.port)[0]), "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
+    return [*enter, "taskset", "-c", str(processors(1, order.port)[0]),
+            "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
             "--uts", "--ipc", "--", "setarch", "--addr-no-randomize",
             "/bin/sh", "-c", _LAUNCH, "sh", str(folder), tree, str(memory_mib + 64), *kernel]
 
@@ -123,7 +124,7 @@ class Uml(Layer):
             machine = UmlMachine(
                 PacedLine(process), name=order.name, environment=self.name,
                 address=order.port.address if order.port else None,
-                console=order.workdir / f"{order.name}.console", on_down=clean,
+                console=order.workdir / "console.log", on_down=clean,
                 boot_timeout=order.boot_timeout,
                 extra_facts={"root": "hostfs, read-only", "memory_asked_mib": memory,
                              "system_calls": "ptrace"})
