@@ -152,8 +152,8 @@ static bool parse(int argc, char **argv, struct options *o)
 
 static void default_environment(void)
 {
-	setenv("PATH", "/opt/nearmetal/bin:/usr/local/sbin:/usr/local/bin:"
-		       "/usr/sbin:/usr/bin:/sbin:/bin", 0);
+	setenv("PATH", "/opt/nearmetal/bin:/opt/nearmetal/mpi/bin:/usr/local/sbin:"
+		       "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", 0);
 	setenv("HOME", "/root", 0);
 	setenv("LC_ALL", "C.UTF-8", 0);
 }

@@ -78,7 +78,7 @@ def test_mpi_on_one_machine_needs_no_network():
     log: list[str] = []
     cluster = Cluster([Recorder(log, "m")])  # type: ignore[list-item]
     cluster.mpi(["prog", "--x", "1"], ranks=4, timeout=1)
-    assert log == ["mpiexec.hydra -launcher fork -n 4 prog --x 1"]
+    assert log == ["/opt/nearmetal/mpi/bin/mpiexec.hydra -launcher fork -n 4 prog --x 1"]
 
 
 def test_mpi_on_machines_without_a_network_is_refused():

@@ -17,7 +17,7 @@ from nearmetal.machines.network import LabNetwork
 
 PORT = 7077
 BIN = "opt/nearmetal/bin"
-MPIEXEC = "/opt/nearmetal/mpi/bin/mpiexec.hydra"
+MPI = "opt/nearmetal/mpi/bin"
 _WORKERS = 8
 _LISTEN_LIMIT = 60.0
 
@@ -79,7 +79,7 @@ class Cluster:
             hosts = [_address(machine) for machine in self.machines]
             where = ["-launcher", "ssh", "-launcher-exec", _program(first, "nm-rsh"),
                      "-localhost", hosts[0], "-hosts", ",".join(f"{host}:1" for host in hosts)]
-        command = [MPIEXEC, *where, "-n", str(ranks), *argv]
+        command = [_program(first, "mpiexec.hydra", MPI), *where, "-n", str(ranks), *argv]
         return first.run(command, timeout=timeout, env=MPI_ENVIRONMENT)
 
     def _listen(self) -> None:
@@ -124,8 +124,8 @@ def _address(machine: Machine) -> str:
     return machine.address
 
 
-def _program(machine: Machine, name: str) -> str:
-    return f"{machine.root.rstrip('/')}/{BIN}/{name}"
+def _program(machine: Machine, name: str, folder: str = BIN) -> str:
+    return f"{machine.root.rstrip('/')}/{folder}/{name}"
 
 
 def _listener(machine: Machine) -> Process:
