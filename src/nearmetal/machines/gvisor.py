@@ -81,7 +81,7 @@ def without_cpuset(limited: oci.Limits) -> oci.Limits:
 
 def first_command(cpus: int) -> list[str]:
     """The sandbox's first command: the agent, which sees ``cpus`` processors and no more."""
-    return ["/usr/bin/taskset", "-c", f"0-{cpus - 1}", oci.AGENT]
+    return ["taskset", hex((1 << cpus) - 1), oci.AGENT]
 
 
 def command(order: Order, limited: oci.Limits, network: str, runtime: Sequence[str]) -> list[str]:
