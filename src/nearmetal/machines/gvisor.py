@@ -7,6 +7,7 @@ How it catches system calls is its platform: ``systrap`` (seccomp and shared mem
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -53,9 +54,9 @@ class GvisorParams(LayerParams):
 
 
 def is_current(version: str) -> bool:
-    """Whether this runsc (first line of its --version) is the pinned one, with systrap; Debian's
-    of 2022 says "release-2022..."."""
-    return "release-2022" not in version and "release-2021" not in version
+    """Whether this runsc (first line of its --version) has systrap and -overlay2, which came in
+    2023; Debian 12's says "0.0~20221219.0"."""
+    return not re.search(r"20(1\d|2[012])\d{4}", version)
 
 
 def options(version: str, platform: str, network: str, place: str) -> list[str]:
