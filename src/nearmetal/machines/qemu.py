@@ -31,6 +31,7 @@ from nearmetal.machines.tsc import host_tsc_khz
 
 PACKAGE = "apt-get install qemu-system-x86"
 _ANSWER_LIMIT = 60.0
+_PANIC = re.compile(rb"(?<!end )Kernel panic - not syncing: [^\r\n]*")
 
 _MITIGATIONS = """cd /sys/devices/system/cpu/vulnerabilities && for f in *; do
 read -r line < $f; case $line in Mitigation*|Vulnerable*) echo "$f: ${line#Mitigation: }" ;; esac
@@ -184,6 +185,15 @@ class QemuMachine(AgentMachine):
                                 "Its console is kept.")
         card = "virtio-net" if self._extra_facts["io"] == "virtio" else "e1000"
         self._extra_facts["network"] = f"lab network, {self.address} ({card}, tap)"
+
+    def console_tail(self) -> str:
+        """The kernel's reason for a panic if there was one, else the console's last lines."""
+        if self.console is not None:
+            with contextlib.suppress(OSError):
+                found = _PANIC.findall(self.console.read_bytes())
+                if found:
+                    return found[0].decode(errors="replace").strip()
+        return super().console_tail()
 
     def facts(self) -> dict[str, Any]:
         if "mitigations" not in self._extra_facts:
