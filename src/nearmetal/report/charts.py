@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,7 +141,8 @@ def _tooltip(*first: alt.Tooltip) -> list[alt.Tooltip]:
 def _scales(found: dict[str, Style], names: list[str], legend: bool) -> dict[str, Any]:
     """The encodings of colour, fill and shape, one merged legend."""
     shown = alt.Legend(title=None, orient="bottom", columns=3, symbolSize=70, labelLimit=260,
-                       symbolStrokeWidth=1.5) if legend else None
+                       symbolStrokeWidth=1.5,
+                       symbolDash=[1, 0], symbolOpacity=1) if legend else None
 
     def scale(values: list[Any]) -> alt.Scale:
         return alt.Scale(domain=names, range=values)
@@ -416,18 +418,23 @@ def _config() -> dict[str, Any]:
             "rule": {"strokeCap": "butt"}}
 
 
-def costs(findings: Findings, rows: list[dict[str, Any]], margin: float,
-          width: int) -> dict[str, Any]:
-    """Costs (percent) of environments on several figures, the equivalence margin as a band."""
+def costs(findings: Findings, rows: list[dict[str, Any]], gaps: list[dict[str, Any]],
+          margin: float, width: int) -> dict[str, Any]:
+    """Costs (percent) of environments on several figures, the equivalence margin as a band.
+
+    ``rows``: figure, environment, cost, lo, hi; ``gaps``: figure, environment, text.
+    """
     names = [label.name for label in findings.subjects
              if any(row["environment"] == label.name for row in rows)]
+    gaps = [gap for gap in gaps if gap["environment"] in names]
     figures = list(dict.fromkeys(row["figure"] for row in rows))
     scales = _scales(styles(findings), names, legend=True)
     ticks = [-90, -50, -10, -2, 0, 2, 10, 30, 100, 300, 1000, 3000, 10000, 30000]
     x = alt.X("cost:Q", scale=alt.Scale(type="symlog", constant=margin, padding=8),
               axis=alt.Axis(title="cost in % of the baseline, with its 95 % interval; "
                                   "the band is the margin of equivalence",
-                            values=ticks, format="+,", labelOverlap="greedy"))
+                            values=ticks, labelOverlap="greedy", labelExpr=(
+                                "datum.value == 0 ? '0' : format(datum.value, '+,d')")))
     y = {"y": alt.Y("figure:N", sort=figures, axis=alt.Axis(
             title=None, ticks=False, domain=False, grid=True, tickBand="extent", labelLimit=260)),
          "yOffset": alt.YOffset("environment:N", sort=names, scale=alt.Scale(domain=names))}
@@ -437,10 +444,36 @@ def costs(findings: Findings, rows: list[dict[str, Any]], margin: float,
     bars = base.mark_rule(strokeWidth=1.6).encode(
         x=alt.X("lo:Q"), x2="hi:Q", stroke=scales["stroke"], **y)
     dots = base.mark_point(size=44, strokeWidth=1.5, opacity=1).encode(x=x, **scales, **y)
-    height = len(figures) * (len(names) * 11 + 8)
-    spec = _finish(band + bars + dots, width, height, None, rows=rows,
+    texts = alt.Chart(alt.NamedData("gaps")).mark_text(
+        align="left", fontSize=9, fontStyle="italic", fill="var(--muted)").encode(
+        x=alt.value(6), text="text:N", **y)
+    height = len(figures) * (len(names) * 9 + 6)
+    spec = _finish(band + bars + dots + texts, width, height, None, rows=rows, gaps=gaps,
                    band=[{"a": -margin, "b": margin}])
     title = {"text": f"What each environment costs against its baseline: {findings.title}",
-             "anchor": "start", "frame": "group", "fontSize": 13, "offset": 10,
-             "color": "var(--ink)"}
+             "anchor": "start", "frame": "bounds", "fontSize": 13, "offset": 10,
+             "color": "var(--ink)"} | _subtitle([], findings, names)
     return spec | {"title": title, "background": "var(--paper)", "padding": 10}
+
+
+def _subtitle(lines: list[str], findings: Findings, names: Iterable[str]) -> dict[str, Any]:
+    """Lines below a figure's title; the last says what hollow marks are, where there are any."""
+    crossing = [findings.by_name[name] for name in names if findings.by_name[name].cross]
+    kinds = dict.fromkeys(words.substrate(label.substrate) for label in crossing)
+    lines = lines + [f"hollow marks: {kind}" for kind in kinds]
+    if not lines:
+        return {}
+    return {"subtitle": lines, "subtitleColor": "var(--muted)", "subtitleFontSize": 11,
+            "subtitlePadding": 5}
+
+
+def standing_alone(findings: Findings, chart: Chart, workload: str, params: str) -> dict[str, Any]:
+    """A chart's specification with a title of its own, on paper, for a figure in a file."""
+    shown = words.params(params)
+    title = {"text": f"{workload}{f' ({shown})' if shown else ''}: {chart.title}",
+             "anchor": "start", "frame": "group", "fontSize": 13, "offset": 10,
+             "color": "var(--ink)", "fontWeight": "bold"}
+    under = chart.spec.get("title")
+    lines = [under["text"]] if isinstance(under, dict) else []
+    title |= _subtitle(lines, findings, chart.labels)
+    return paper(chart.spec | {"title": title, "background": "var(--paper)", "padding": 10})

@@ -26,21 +26,9 @@ def write(findings: Findings, out_dir: Path) -> list[Path]:
         written += _write(verdicts, folder / "verdicts")
     for workload, params in findings.workloads:
         for chart in charts.build(findings, workload, params, legend=True, width=WIDTH):
-            spec = charts.paper(_titled(chart, workload, params))
+            spec = charts.standing_alone(findings, chart, workload, params)
             written += _write(spec, folder / chart.id)
     return written
-
-
-def _titled(chart: charts.Chart, workload: str, params: str) -> dict[str, Any]:
-    shown = words.params(params)
-    title = {"text": f"{workload}{f' ({shown})' if shown else ''}: {chart.title}",
-             "anchor": "start", "frame": "group", "fontSize": 13, "offset": 10,
-             "color": "var(--ink)", "fontWeight": "bold"}
-    under = chart.spec.get("title")
-    if isinstance(under, dict):
-        title |= {"subtitle": under["text"], "subtitleColor": "var(--muted)",
-                  "subtitleFontSize": 11, "subtitlePadding": 5}
-    return chart.spec | {"title": title, "background": "var(--paper)", "padding": 10}
 
 
 def _write(spec: dict[str, Any], stem: Path) -> list[Path]:
@@ -54,10 +42,14 @@ def _write(spec: dict[str, Any], stem: Path) -> list[Path]:
 
 def verdict_figure(findings: Findings) -> dict[str, Any] | None:
     """All headline figures as one chart of costs with intervals and the margin, or None."""
-    shown = view.groups(findings)
-    rows = [{"figure": g.name, "environment": row.label.name,
-             "cost": row.cost, "lo": row.lo, "hi": row.hi}
-            for g in shown for row in g.rows if not words.absent(row.cost)]
+    rows, gaps = [], []
+    for group in view.groups(findings):
+        for row in group.rows:
+            place = {"figure": group.name, "environment": row.label.name}
+            if words.absent(row.cost):
+                gaps.append(place | {"text": f"no data: {row.label.name}"})
+            else:
+                rows.append(place | {"cost": row.cost, "lo": row.lo, "hi": row.hi})
     if not rows:
         return None
-    return charts.paper(charts.costs(findings, rows, view.margin_pct(findings), WIDTH))
+    return charts.paper(charts.costs(findings, rows, gaps, view.margin_pct(findings), WIDTH))

@@ -155,7 +155,7 @@ def _context(findings: Findings, sections: list[dict[str, Any]]) -> dict[str, An
         "margin": words.plain_number(view.margin_pct(findings)), "crossing": crossing,
         "caution": _caution(crossing), "caution_short": _caution_short(crossing),
         "failed": findings.failed_runs(),
-        "failed_shown": FAILED, "flagged": findings.flagged(), "flag_words": FLAGS,
+        "failed_shown": FAILED, "flagged": _flagged(findings), "flag_words": FLAGS,
         "fact_columns": FACTS, "fact_keys": {key for key, _ in FACTS},
         "settings": _settings(findings), "method_text": _method(findings),
         "csv_gz": base64.b64encode(gzip.compress(
@@ -166,6 +166,14 @@ def _context(findings: Findings, sections: list[dict[str, Any]]) -> dict[str, An
         "colophon": f"Made by nearmetal {nearmetal.__version__}. This file is complete in itself "
                     "and asks nothing of any network.",
     }
+
+
+def _flagged(findings: Findings) -> list[tuple[tuple[str, str], list[dict[str, Any]]]]:
+    """Flagged measurements of each (label, flag), a row a workload."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in findings.flagged():
+        found.setdefault((row["label"], row["flag"]), []).append(row)
+    return list(found.items())
 
 
 def _caution(crossing: list[Any]) -> str:
