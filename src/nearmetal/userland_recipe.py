@@ -15,6 +15,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from nearmetal.errors import NearmetalError
@@ -22,7 +23,7 @@ from nearmetal.errors import NearmetalError
 SUITE = "bookworm"
 PACKAGES = (
     "busybox-static", "crun", "iproute2", "kmod", "libgfortran5", "liblapack3",
-    "libopenblas0-pthread", "mpich", "procps", "util-linux",
+    "libopenblas0-pthread", "procps", "util-linux",
 )
 KERNEL = "linux-image-amd64"
 EXCLUDED = ("/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/man/*")
@@ -45,10 +46,11 @@ EPOCH = "1700000000"
 PROGRAM_FOLDERS = ("agent", "workloads")
 SOURCE_SUFFIXES = {".c", ".h", ".S", ".f", ".f90", ".mk", ".sh"}
 BIN = "opt/nearmetal/bin"
+MPI = "opt/nearmetal/mpi"
 # Commands of the host that a build needs, and the Debian packages that bring them.
 NEEDED = {
     "mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs", "depmod": "kmod", "make": "make",
-    "gcc": "gcc", "gfortran": "gfortran", "mpicc.mpich": "libmpich-dev", "apt-get": "apt",
+    "gcc": "gcc", "gfortran": "gfortran", "apt-get": "apt",
     "dpkg-deb": "dpkg", "unshare": "util-linux", "setpriv": "util-linux",
 }
 BASE_BYTES, FINAL_BYTES = 1_500_000_000, 400_000_000
@@ -74,7 +76,16 @@ def sources_key(source: Path) -> str:
         executable = bool(path.stat().st_mode & 0o100)
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         entries.append([str(path.relative_to(source)), executable, content])
+    entries.append(["mpich", True, _mpich_version()])
     return _digest(json.dumps(entries).encode())
+
+
+def _mpich_version() -> str:
+    """Version of the Python package mpich; "" where it is not installed (no build without it)."""
+    try:
+        return metadata.version("mpich")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def source_files(source: Path) -> list[Path]:
@@ -182,7 +193,7 @@ KNOWN_TROUBLES = (
      "Check the network and apt's sources (`apt-get update` must succeed), then try again."),
     (("NO_PUBKEY", "is not signed"), "Debian's signatures cannot be checked",
      "Install debian-archive-keyring, then try again."),
-    (("Operation not permitted",), "the system forbids an operation that it needs",
+    (("Operation not permitted", "unshare: "), "the system forbids an operation that it needs",
      "In a container, give it CAP_SYS_ADMIN and CAP_MKNOD (for example --privileged)."),
 )
 
@@ -271,6 +282,36 @@ def prepare_root(tree: Path) -> None:
 # --- the programs, and both together -------------------------------------------------------------
 
 
+def mpich_files() -> dict[str, Path]:
+    """Files of the MPICH that nearmetal depends on (a Python package), by their place below its
+    prefix. Raises UserlandError.
+
+    Debian 12's own MPICH (4.0.2) speaks through UCX alone; between machines its MPI_Finalize hung
+    in every second to tenth run: one rank waits in the launcher's barrier, where it no longer
+    serves the other, which waits for it. This one has libfabric's TCP.
+    """
+    try:
+        found = metadata.files("mpich") or []
+    except metadata.PackageNotFoundError:
+        raise UserlandError("The Python package mpich is not installed.",
+                            "Run `make setup`, or `pip install -e .` again.") from None
+    paths = [Path(str(file.locate())).resolve() for file in found if ".." in file.parts]
+    # All lie below one prefix, that of this Python environment.
+    prefix = next(path.parents[1] for path in paths if path.name == "mpiexec.hydra")
+    places = {str(path.relative_to(prefix)): path for path in paths}
+    return places
+
+
+def install_mpich(root: Path) -> Path:
+    """Put MPICH into a root; returns its prefix."""
+    prefix = root / MPI
+    for name, path in mpich_files().items():
+        target = prefix / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target, follow_symlinks=False)
+    return prefix
+
+
 def build_programs(source: Path, folder: Path, runner: Runner) -> None:
     """Compile the agent and the workloads aside; install them below ``folder/root``."""
     for path in source_files(source):
@@ -279,12 +320,14 @@ def build_programs(source: Path, folder: Path, runner: Runner) -> None:
         shutil.copy2(path, copy)
     root = folder / "root"
     (root / BIN).mkdir(parents=True)
+    mpi = install_mpich(root)
     for name in PROGRAM_FOLDERS:
         if not (source / name / "Makefile").exists():
             raise UserlandError(f"The sources in {source} have no {name}/Makefile.",
                                 "Set NEARMETAL_SOURCE to a whole checkout of nearmetal.")
         runner.step(f"compiling {name}")
-        runner.run(["make", "-C", str(folder / "source" / name), f"DESTDIR={root}", "install"],
+        runner.run(["make", "-C", str(folder / "source" / name), f"DESTDIR={root}",
+                    f"MPI_HOME={mpi}", "install"],
                    what=f"Compiling {name}", env={"MAKEFLAGS": f"-j{os.cpu_count() or 1}"})
     shutil.rmtree(folder / "source")
     (folder / "about.txt").write_text(f"{sources_key(source)} {_compilers()}\n")
