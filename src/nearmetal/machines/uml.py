@@ -28,6 +28,8 @@ RUN = Path("/run/nearmetal")
 #   small (64 MiB in many containers); a tmpfs of our own is neither.
 # - root: hostfs writes through to the host even where the guest has remounted it read-write, so
 #   the userland's tree is bound read-only.
+# The shell stays, as the first process of the process namespace: a kernel that panics ends itself
+# by SIGABRT, which a first process does not feel, and so would spin for ever.
 _LAUNCH = r"""
 set -eu
 here=$1 tree=$2 size=$3
@@ -36,7 +38,10 @@ mount -t tmpfs -o size="$size"m,mode=700 nearmetal-uml "$here/memory"
 mount --bind "$tree" "$here/root"
 mount -o remount,bind,ro "$here/root"
 export TMPDIR="$here/memory"
-exec "$@"
+ulimit -c 0
+status=0
+"$@" || status=$?
+exit $status
 """
 
 # Two of the kernel's start-up steps time RAID checksum routines that nothing here uses; without
@@ -60,7 +65,7 @@ def kernel_command(root: Path, folder: Path, memory_mib: int, interface: str | N
              "root=/dev/root", "rootfstype=hostfs", f"hostfs={root}", "ro",
              "con=null", "con0=null,fd:2", "ssl0=fd:0,fd:1",
              "console=tty0",  # without it UML appends one, behind the agent's options
-             "panic=-1", "noreboot", _SKIP]
+             "panic=-1", _SKIP]
     if interface:
         address = f",mac={mac}" if mac else ""
         words.append(f"vec0:transport=tap,ifname={interface},depth=128,gro=1{address}")
