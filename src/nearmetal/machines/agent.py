@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import subprocess
 import threading
 import time
@@ -319,12 +318,3 @@ def _read_facts(said: Mapping[str, str]) -> dict[str, Any]:
         "kernel": said.get("kernel", ""),
         "clocksource": said.get("clocksource", ""),
     }
-
-
-def agent_binary(tree: Path) -> Path | None:
-    """The agent in a userland's tree, or the one on the host's PATH."""
-    inside = tree / "opt/nearmetal/bin/nm-agent"
-    if inside.exists():
-        return inside
-    found = shutil.which("nm-agent")
-    return Path(found) if found else None
