@@ -11,16 +11,16 @@ cd "$(dirname "$0")/.."
 
 # Compilers and libraries of the programs; what builds the userland; what carries environments.
 PACKAGES=(
-    ca-certificates gcc gfortran libc6-dev libmpich-dev libopenblas-pthread-dev make mpich
+    ca-certificates gcc gfortran libc6-dev libopenblas-pthread-dev make
     debian-archive-keyring e2fsprogs kmod mmdebstrap util-linux
     busybox-static cpio crun iproute2 openssh-client procps qemu-system-x86 user-mode-linux
 )
-TEST_PACKAGES=(chromium fonts-dejavu-core hyperfine openssh-server)
+TEST_PACKAGES=(chromium fonts-dejavu-core hyperfine libmpich-dev mpich openssh-server)
 APT=(apt-get -q -y -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 -o APT::Install-Recommends=false)
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
 
 # What each part takes on two cores the first time, in seconds: for the time left.
-declare -A EXPECT=([update]=10 [packages]=100 [python]=60 [userland]=70 [tools]=200)
+declare -A EXPECT=([update]=10 [packages]=100 [mpich]=5 [python]=60 [userland]=70 [tools]=200)
 
 tests=no
 for option; do
@@ -88,7 +88,8 @@ await() {
         for name in "${!pids[@]}"; do
             if ! kill -0 "${pids[$name]}" 2>/dev/null; then
                 if wait "${pids[$name]}"; then
-                    say "$name: $(last_line "$logs/$name")"
+                    line=$(last_line "$logs/$name")
+                    say "$name: ${line:-done}"
                 else
                     show_failure "$name"
                     [ "$name" = tools ] || { unset "pids[$name]"; return 1; }
@@ -197,10 +198,16 @@ make_venv() {
     touch .venv/.nearmetal-unfinished
 }
 
+pip_install() {
+    .venv/bin/python -m pip install -q --disable-pip-version-check --no-input --no-deps "$@"
+}
+
+# The userland takes its MPI from this package, so it comes before the others.
+install_mpich() { pip_install -r <(grep '^mpich==' "$lock"); }
+
 fill_venv() {
-    local pip=(.venv/bin/python -m pip install -q --disable-pip-version-check --no-input --no-deps)
     echo "installing the packages of $lock"
-    "${pip[@]}" -r "$lock" && "${pip[@]}" --no-build-isolation -e . || return
+    pip_install -r "$lock" && pip_install --no-build-isolation -e . || return
     stamp requirements.lock >.venv/.nearmetal-ready
     [ "$tests" = no ] || stamp requirements-dev.lock >>.venv/.nearmetal-ready
     rm .venv/.nearmetal-unfinished
@@ -221,10 +228,13 @@ say "preparing this machine: packages, Python, userland, tools (only what is mis
 install_packages
 
 # Side by side: they wait for different things (network, disk, compiler). The modules that build
-# the userland and the tools need Python's own library alone, so they do not wait for .venv's rest.
+# the userland and the tools need Python's own library and mpich alone: they do not wait for the
+# rest of .venv.
 if ! python_ready; then
     say "python: packages of $lock into .venv (about 60 s)"
     make_venv
+    start mpich install_mpich
+    await || die "Python packages cannot be installed." "Check the network, then run it again."
     start python fill_venv
 fi
 export PYTHONPATH=src

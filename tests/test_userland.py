@@ -41,7 +41,7 @@ cp "$2"/*.c "$root/opt/nearmetal/bin/" && ! grep -q BROKEN "$2"/*.c || { echo "x
 """,
     "mke2fs": 'while [ $# -gt 2 ]; do shift; done; echo image > "$1"',
     "apt-get": f"printf '{TARGETS}'",
-    "depmod": "", "gcc": "echo gcc 12", "gfortran": "echo gfortran 12", "mpicc.mpich": "",
+    "depmod": "", "gcc": "echo gcc 12", "gfortran": "echo gfortran 12",
 }
 
 
@@ -406,7 +406,7 @@ def test_real_mpi_starts_two_ranks(real):
     done = subprocess.run(
         ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c",
          'mount -t tmpfs none "$0/dev/shm" && mount -t proc none "$0/proc" && '
-         'chroot "$0" mpiexec.hydra -n 2 /bin/echo rank', str(real.tree)],
+         f'chroot "$0" /{recipe.MPI}/bin/mpiexec.hydra -n 2 /bin/echo rank', str(real.tree)],
         capture_output=True, text=True, timeout=60)
     assert done.stdout == "rank\nrank\n", done.stderr
 

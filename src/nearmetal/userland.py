@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from nearmetal import userland_recipe as recipe
 from nearmetal.errors import NearmetalError
@@ -33,7 +34,7 @@ from nearmetal.userland_recipe import Runner, UserlandError
 KEEP = 3  # userlands kept besides those in use
 FORMAT = 2  # of the cache's layout
 
-_in_use: dict[Path, object] = {}  # lock files held until this process ends
+_in_use: dict[Path, TextIO] = {}  # lock files held until this process ends
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,11 @@ def find() -> Userland | None:
         candidates = [folder / _key(source)]
     else:
         candidates = sorted(_entries(folder), key=lambda path: path.stat().st_mtime, reverse=True)
-    found = next((found for path in candidates if (found := _load(path))), None)
-    if found:
-        _hold(found.tree.parent)
-    return found
+    for path in candidates:
+        # Looked at again once held: it may have been removed in between.
+        if _load(path) and _hold(path) and (found := _load(path)):
+            return found
+    return None
 
 
 def ensure(progress: Callable[[str], None] | None = None) -> Userland:
@@ -102,7 +104,6 @@ def ensure(progress: Callable[[str], None] | None = None) -> Userland:
     if found is None:
         with _locked(say):
             found = find() or _build(say)
-            _hold(found.tree.parent)
             _prune()
     return found
 
@@ -161,6 +162,7 @@ def _build(say: Callable[[str], None]) -> Userland:
     if found is None:
         raise UserlandError(f"The userland in {final} is not whole.",
                             f"Remove {cache} and try again.")
+    _hold(final)
     runner.step(f"userland {found.id} is ready")
     return found
 
@@ -228,15 +230,21 @@ def _locked(say: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def _hold(folder: Path) -> None:
-    """Mark a userland as in use until this process ends, and as used last."""
-    if folder in _in_use:
-        return
-    with contextlib.suppress(OSError):  # a cache that may only be read needs no protection
-        os.utime(folder)
+def _hold(folder: Path) -> bool:
+    """Mark a userland as in use until this process ends, and as used last; False: it has gone."""
+    try:
         lock = open(folder / "userland.json")
         fcntl.flock(lock, fcntl.LOCK_SH)
+    except FileNotFoundError:
+        return False
+    kept = _in_use.get(folder)
+    if kept and os.path.sameopenfile(kept.fileno(), lock.fileno()):
+        lock.close()
+    else:
         _in_use[folder] = lock
+    with contextlib.suppress(OSError):  # a cache that may only be read
+        os.utime(folder)
+    return True
 
 
 def _prune() -> None:
