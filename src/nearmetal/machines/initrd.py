@@ -65,11 +65,12 @@ mount -t overlay -o lowerdir=/lower,upperdir=/cover/upper,workdir=/cover/work ro
     fail "no overlay"
 mount --move /dev /root/dev
 mount --move /proc /root/proc
-exec switch_root /root AGENT --init --tty "$agent"
+unset PATH  # the agent has its own
+exec /bin/busybox switch_root /root AGENT --init --tty "$agent"
 fail "the agent does not start"
 """.replace("AGENT", AGENT)
 # busybox applets that /init calls by name.
-APPLETS = ("sh", "cat", "insmod", "mkdir", "mount", "switch_root", "usleep")
+APPLETS = ("sh", "cat", "insmod", "mkdir", "mount", "usleep")
 
 
 def load_order(modules: Path, wanted: Iterable[str]) -> list[Path]:
