@@ -1,5 +1,7 @@
 """Frames of measurements, made from plain lists."""
 
+import gc
+
 import pandas as pd
 import pytest
 
@@ -25,3 +27,12 @@ def build(values: dict, *, better="lower", kind="time", metric="latency", point=
 def frame():
     """The function that builds a frame."""
     return build
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fast_collection():
+    """statsmodels' multipletests collects garbage at each call: give it little to look at."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

@@ -1,7 +1,5 @@
 """What must hold for any measurements, and how often the intervals hold the truth."""
 
-import gc
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,22 +11,13 @@ from nearmetal.analysis.inference import paired, welch
 from nearmetal.analysis.protocols import Moments, protocol_named
 from nearmetal.analysis.summary import log_moments, reach
 
-quick = settings(max_examples=12, deadline=None,
+quick = settings(max_examples=10, deadline=None,
                  suppress_health_check=[HealthCheck.too_slow])
 positive = st.floats(1e-3, 1e6)
 samples = st.lists(positive, min_size=2, max_size=8)
 anything = st.lists(st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True)),
                     max_size=6)
 NUMBERS = ["ratio", "lo", "hi", "p", "p_tost", "effect", "cost_pct"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _fast_collection():
-    """statsmodels' multipletests collects garbage at each call: give it little to look at."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def one(frame, base, subject, **options):

@@ -33,8 +33,8 @@ def test_stops_at_the_target_and_not_before_the_least(frame):
     rng = np.random.default_rng(5)
     values = {name: np.exp(rng.normal(0, 0.02, 40)) for name in ("native", "uml")}
     stops = [enough(frame({name: part[:blocks] for name, part in values.items()}),
-                    0.01, 5, 40).stop for blocks in range(1, 41)]
-    assert not any(stops[:4]) and any(stops[5:39]) and stops[-1]
+                    0.01, 5, 40).stop for blocks in (1, 2, 4, 5, 8, 12, 16, 20, 25, 30, 39, 40)]
+    assert not any(stops[:3]) and any(stops[3:11]) and stops[-1]
     last = enough(frame(values), 0.0001, 5, 40)
     assert last.stop and "limit" in last.why and last.open == 2 and last.blocks == 40
     early = enough(frame({name: part[:3] for name, part in values.items()}), 0.5, 5, 40)
@@ -44,7 +44,7 @@ def test_stops_at_the_target_and_not_before_the_least(frame):
 def test_the_difference_between_environments_does_not_matter(frame):
     """The same scatter gives the same decision, however far apart the environments are."""
     rng = np.random.default_rng(7)
-    for blocks in range(2, 20):
+    for blocks in (2, 5, 9, 15):
         base, other = np.exp(rng.normal(0, 0.02, (2, blocks)))
         said = {enough(frame({"native": base, "uml": other * factor}), 0.02, 3, 30)
                 .stop for factor in (0.01, 0.98, 1.0, 1.02, 100)}
