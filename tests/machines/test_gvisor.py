@@ -37,16 +37,32 @@ def test_debians_old_runsc_has_another_overlay_option():
 
 
 def test_the_command_on_a_port_sets_its_address_again():
-    words = gvisor.command(order(port=PORT), limited(), "sandbox", ["runsc", "run"])
+    words = gvisor.command(order(port=PORT), limited(), True, ["runsc", "run"])
     assert words[:8] == ["nsenter", "-t", "77", "-n", "--", "taskset", "-c", "0"]
-    assert words[-5:] == ["gvisor", "10.77.0.2/24", "/run/nearmetal/20260101-1-aa/m0",
-                          "runsc", "run"]
+    assert words[-4:] == ["gvisor", "10.77.0.2/24", "runsc", "run"]
     assert subprocess.run(["sh", "-n", "-c", gvisor._SCRIPT], check=False).returncode == 0
 
 
 def test_without_a_port_it_has_a_network_of_its_own_and_in_a_guest_the_guests():
-    assert gvisor.command(order(), limited(), "sandbox", [])[:3] == ["unshare", "--net", "--"]
-    assert gvisor.command(order(), limited(), "host", [])[0] == "taskset"
+    assert gvisor.command(order(), limited(), True, ["x"])[:3] == ["unshare", "--net", "--"]
+    assert gvisor.command(order(), limited(), True, ["x"])[-2:] == ["lo", "x"]
+    inside = gvisor.command(order(), limited(), False, ["x"])
+    assert inside[0] == "taskset" and inside[-2:] == ["", "x"]
+
+
+@pytest.mark.parametrize("address, does", [
+    ("", []), ("lo", ["link set lo up"]),
+    ("10.77.0.2/24", ["link set lo up", "addr replace 10.77.0.2/24 dev eth0"])])
+def test_the_script_prepares_the_network_and_tells_the_status(tmp_path, address, does):
+    ip = tmp_path / "ip"
+    ip.write_text(f"#!/bin/sh\necho \"$@\" >> {tmp_path}/log\n")
+    ip.chmod(0o755)
+    done = subprocess.run(["/bin/sh", "-ec", gvisor._SCRIPT, "gvisor", address, "sh", "-c",
+                           "exit 5"], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=False,
+                          capture_output=True, text=True, timeout=20)
+    log = tmp_path / "log"
+    assert (log.read_text().splitlines() if log.exists() else []) == does
+    assert done.returncode == 5 and "runsc ended with status 5" in done.stderr
 
 
 def test_processors_are_left_to_affinity():

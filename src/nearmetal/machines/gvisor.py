@@ -8,6 +8,7 @@ How it catches system calls is its platform: ``systrap`` (seccomp and shared mem
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,15 +28,13 @@ TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "mount": "mount",
          "taskset": "util-linux", "ip": "iproute2"}
 _REMEDY = "Build it with `python -m nearmetal.tools` (about 2.5 minutes)."
 
-# $1 the address of its port or "", the rest is runsc's command line. netstack takes over what is up
-# in its network namespace, and takes eth0's address away from the kernel: a machine booted later on
-# the same port finds it gone, so it is set anew. runsc's death is told on the console.
+# $1 the address of its port, "lo" for a network of its own without one, "" for its carrier's; the
+# rest is runsc's command line. netstack takes eth0's address away from the kernel: a machine booted
+# later on the same port finds it gone, so it is set anew. What runsc died of goes to the console.
 _SCRIPT = """
-ip link set lo up
-mkdir -p "$2/class/net"
-for i in lo ${1:+eth0}; do ln -sfn "../../devices/virtual/net/$i" "$2/class/net/$i"; done
-[ -z "$1" ] || ip addr replace "$1" dev eth0
-shift 2
+[ -z "$1" ] || ip link set lo up
+[ "${1:-lo}" = lo ] || ip addr replace "$1" dev eth0
+shift
 status=0
 "$@" || status=$?
 [ $status = 0 ] || echo "runsc ended with status $status (128, 137: killed, out of memory?)" >&2
@@ -69,9 +68,9 @@ def options(version: str, platform: str, network: str, place: str) -> list[str]:
 def without_cpuset(limited: oci.Limits) -> oci.Limits:
     """The limits with the processors left to taskset, and no cpuset.
 
-    runsc makes as many virtual processors as the cpuset has; with one, systrap has one thread for
-    a whole process, and a thread that polls for another of its process polls for ever (seen: UCX
-    at MPI_Finalize). From a quota alone it makes two or more.
+    runsc makes as many virtual processors as the cpuset has, but from a quota two at least: with
+    one, its network stack and the program wait for each other (an MPI ping-pong took half as long
+    again).
     """
     cpu = {key: value for key, value in limited.resources.get("cpu", {}).items() if key != "cpus"}
     others = {key: value for key, value in limited.resources.items() if key != "cpu"}
@@ -85,13 +84,12 @@ def first_command(cpus: int) -> list[str]:
     return ["taskset", hex((1 << cpus) - 1), oci.AGENT]
 
 
-def command(order: Order, limited: oci.Limits, network: str, runtime: Sequence[str]) -> list[str]:
+def command(order: Order, limited: oci.Limits, on_host: bool, runtime: Sequence[str]) -> list[str]:
     """What to spawn on the carrier; its standard streams are the agent's."""
     port = order.port
-    address = f"{port.address}/{port.prefix}" if port else ""
-    enter = port.enter() if port else ["unshare", "--net", "--"] if network == "sandbox" else []
-    return [*enter, *oci.guard(limited),
-            "/bin/sh", "-ec", _SCRIPT, "gvisor", address, oci.place(order), *runtime]
+    enter = port.enter() if port else ["unshare", "--net", "--"] if on_host else []
+    address = f"{port.address}/{port.prefix}" if port else "lo" if on_host else ""
+    return [*enter, *oci.guard(limited), "/bin/sh", "-ec", _SCRIPT, "gvisor", address, *runtime]
 
 
 @register_layer
@@ -123,35 +121,42 @@ class Gvisor(Layer):
         found = oci.survey(carrier)
         limited = without_cpuset(oci.limits(found, order.shape, oci.rank(order)))
         place = oci.place(order)
-        # In a guest it uses the guest's sockets: netstack would take the guest's address away.
-        network = "sandbox" if isinstance(carrier, Host) else "host"
-        space = "/proc/self/ns/net" if network == "sandbox" else None
+        on_host = isinstance(carrier, Host)
         try:
-            content = oci.config(order, carrier.root, limited, network=space,
+            version = _version(program)
+            platform = self._platform(version)
+            # netstack would take a guest's address away, and Debian's does not start here: there
+            # the sandbox passes sockets on to the namespace it runs in.
+            network = "sandbox" if on_host and is_current(version) else "host"
+            content = oci.config(order, carrier.root, limited,
+                                 network="/proc/self/ns/net" if network == "sandbox" else None,
                                  args=first_command(order.shape.cpus))
-            content["mounts"].append({"destination": "/sys/class", "type": "bind",
-                                      "source": f"{place}/class", "options": ["rbind", "ro"]})
             oci.lay_out(carrier, order, content)
             runsc = _deliver(carrier, program, place)
-            version = oci.runtime_version(carrier, [runsc, "--version"]) or "unknown"
-            platform = self._platform(version)
             unlimited = ["-ignore-cgroups"] if found.cgroup in ("none", "unmounted") else []
             runtime = [runsc, *options(version, platform, network, place), *unlimited,
                        "run", "-bundle", place, oci.cgroup_name(order)]
             return AgentMachine(
-                carrier.spawn(command(order, limited, network, runtime)),
+                carrier.spawn(command(order, limited, on_host, runtime)),
                 name=order.name, environment=self.name,
                 address=order.port.address if order.port else carrier.address,
                 console=order.workdir / f"{oci.safe(order.name)}.log",
                 on_down=lambda: oci.remove(carrier, order), boot_timeout=order.boot_timeout,
                 extra_facts={
-                    "runtime": version, "platform": platform, "rootfs": "overlay in memory",
-                    "network_stack": "netstack" if network == "sandbox" else "the carrier's",
+                    "cpus": order.shape.cpus, "runtime": version, "platform": platform, "rootfs": "overlay in memory",
+                    "network_stack": "netstack" if network == "sandbox" else "the kernel's",
                     "affinity": "processors " + ",".join(map(str, limited.cpus)),
                     **oci.facts(found, limited)})
         except BaseException:
             oci.remove(carrier, order)
             raise
+
+
+def _version(program: Path) -> str:
+    """First line of what runsc's --version prints; it runs on the host."""
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30,
+                          check=False)
+    return (done.stdout.splitlines() or ["unknown"])[0]
 
 
 def _deliver(carrier: Machine, program: Path, place: str) -> str:
