@@ -11,7 +11,7 @@ import pytest
 from test_oci import BARE, DEBIAN_12, GUEST, HYBRID, order
 
 from nearmetal import cleanup
-from nearmetal.errors import CannotRun, MachineFailed
+from nearmetal.errors import CannotRun, MachineFailed, PathError
 from nearmetal.machines import container, oci
 from nearmetal.machines.base import Order, Shape, make_layer
 from nearmetal.machines.host import Host
@@ -70,9 +70,18 @@ def test_it_needs_root(monkeypatch):
         make_layer("container", {}).check()
 
 
-def test_its_own_limits_win():
-    made = container.with_shape(order(cpus=1, memory_mib=512), 2, None)
-    assert made.shape == Shape(2, 512)
+@pytest.mark.parametrize("text, mib", [("512M", 512), ("2G", 2048), ("64", 64), ("1GiB", 1024)])
+def test_its_own_limits_win(text, mib):
+    made = make_layer("container", {"memory": text, "cpus": "2"}).params.applied(order())
+    assert made.shape == Shape(2, mib)
+    assert make_layer("container", {"cpus": "2"}).params.applied(
+        order(memory_mib=99)).shape == Shape(2, 99)
+
+
+def test_limits_that_make_no_sense_are_refused():
+    for params in ({"memory": "lots"}, {"memory": "1M"}, {"cpus": "0"}):
+        with pytest.raises(PathError, match="container"):
+            make_layer("container", params)
 
 
 # --- real ones

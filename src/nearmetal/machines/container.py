@@ -8,9 +8,12 @@ is the guest's own crun that runs it, and it shares the guest's network.
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from dataclasses import replace
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from nearmetal.errors import CannotRun
 from nearmetal.machines import oci
@@ -37,12 +40,25 @@ mount --bind "$2" "$1/scratch"
 """
 
 
-class ContainerParams(LayerParams):
-    """``cpus``, ``memory_mib``: the limits, instead of the study's figures."""
+class LimitParams(LayerParams):
+    """``cpus``, ``memory``: the limits, instead of the study's figures."""
 
     cpus: int | None = Field(default=None, ge=1, description="processors; default: the study's")
-    memory_mib: int | None = Field(default=None, ge=16,
-                                   description="memory limit in MiB; default: the study's")
+    memory: int | None = Field(default=None, ge=16, le=1 << 22,
+                               description="512M, 2G or MiB; default: the study's")
+
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _mebibytes(cls, value: Any) -> Any:
+        found = re.fullmatch(r"(\d+)\s*([MG]?)(?:i?B)?", str(value), re.IGNORECASE)
+        if value is None or not found:
+            return value
+        return int(found[1]) * (1024 if found[2].upper() == "G" else 1)
+
+    def applied(self, order: Order) -> Order:
+        """The order with these limits in place of its shape's."""
+        return replace(order, shape=Shape(self.cpus or order.shape.cpus,
+                                          self.memory or order.shape.memory_mib))
 
 
 def script(carrier: oci.Carrier) -> str:
@@ -57,14 +73,6 @@ def command(carrier: oci.Carrier, order: Order, root: str, limited: oci.Limits) 
     return [*(order.port.enter() if order.port else []), *oci.guard(limited),
             "/bin/sh", "-c", script(carrier), "container", oci.place(order), root,
             oci.cgroup_name(order)]
-
-
-def with_shape(order: Order, cpus: int | None, memory_mib: int | None) -> Order:
-    """The order with a layer's own processors and memory, where it has them."""
-    from dataclasses import replace
-
-    return replace(order, shape=Shape(cpus or order.shape.cpus,
-                                      memory_mib or order.shape.memory_mib))
 
 
 def require(tools: dict[str, str]) -> None:
@@ -83,14 +91,14 @@ def require(tools: dict[str, str]) -> None:
 class Container(Layer):
     name = "container"
     summary = "An OCI container (crun): namespaces and cgroup limits on its carrier's kernel."
-    Params = ContainerParams
+    Params = LimitParams
 
     def check(self) -> None:
         require(TOOLS)
 
     def up(self, carrier: Machine, order: Order) -> AgentMachine:
-        assert isinstance(self.params, ContainerParams)
-        order = with_shape(order, self.params.cpus, self.params.memory_mib)
+        assert isinstance(self.params, LimitParams)
+        order = self.params.applied(order)
         version = oci.runtime_version(carrier, ["crun", "--version"])
         if version is None:
             raise CannotRun(f"crun is not on {carrier.name!r}.", "apt-get install crun")

@@ -20,8 +20,8 @@ from nearmetal import tools
 from nearmetal.errors import CannotRun
 from nearmetal.machines import oci
 from nearmetal.machines.agent import AgentMachine
-from nearmetal.machines.base import Layer, LayerParams, Machine, Order, register_layer
-from nearmetal.machines.container import require, with_shape
+from nearmetal.machines.base import Layer, Machine, Order, register_layer
+from nearmetal.machines.container import LimitParams, require
 from nearmetal.machines.host import Host
 
 TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "mount": "mount",
@@ -42,14 +42,11 @@ exit $status
 """
 
 
-class GvisorParams(LayerParams):
-    """``platform``: how system calls are caught; ``cpus``, ``memory_mib`` as for container."""
+class GvisorParams(LimitParams):
+    """``platform``: how system calls are caught; ``cpus``, ``memory`` as for container."""
 
     platform: Literal["auto", "systrap", "ptrace"] = Field(
         default="auto", description="systrap, ptrace, or auto: systrap where runsc has it")
-    cpus: int | None = Field(default=None, ge=1, description="processors; default: the study's")
-    memory_mib: int | None = Field(default=None, ge=64,
-                                   description="memory limit in MiB; default: the study's")
 
 
 def is_current(version: str) -> bool:
@@ -117,7 +114,7 @@ class Gvisor(Layer):
         program = tools.find_runsc()
         if program is None:
             raise CannotRun("gVisor's runsc is not built.", _REMEDY)
-        order = with_shape(order, self.params.cpus, self.params.memory_mib)
+        order = self.params.applied(order)
         found = oci.survey(carrier)
         limited = without_cpuset(oci.limits(found, order.shape, oci.rank(order)))
         place = oci.place(order)
@@ -143,7 +140,8 @@ class Gvisor(Layer):
                 console=order.workdir / f"{oci.safe(order.name)}.log",
                 on_down=lambda: oci.remove(carrier, order), boot_timeout=order.boot_timeout,
                 extra_facts={
-                    "cpus": order.shape.cpus, "runtime": version, "platform": platform, "rootfs": "overlay in memory",
+                    "cpus": order.shape.cpus, "runtime": version, "platform": platform,
+                    "rootfs": "overlay in memory",
                     "network_stack": "netstack" if network == "sandbox" else "the kernel's",
                     "affinity": "processors " + ",".join(map(str, limited.cpus)),
                     **oci.facts(found, limited)})
