@@ -40,7 +40,7 @@ WIDE = 20
 #: Another substrate whose values lie further off than this factor is drawn apart.
 APART = 3
 #: Metrics of one unit share a chart of dots up to so many rows.
-TOGETHER = 6
+TOGETHER = 8
 
 
 @dataclass(frozen=True)
@@ -96,21 +96,45 @@ def paper(spec: Any) -> Any:
 def build(findings: Findings, workload: str, params: str, *, legend: bool = False,
           width: int | str = "container") -> list[Chart]:
     """The charts of a workload. ``legend`` draws one inside (for figures that stand alone)."""
-    singles: dict[tuple[str, str, str], list[str]] = {}
     charts: list[Chart] = []
+    singles = []
     for name in findings.metrics_of(workload, params):
         metric = findings.metric(workload, name)
         if metric.axis:
             charts += _curves(findings, workload, params, metric, legend, width)
         else:
-            key = (metric.unit, metric.scale, metric.better)
-            singles.setdefault(key, []).append(name)
-    for names in singles.values():
-        count = sum(len(findings.cells(workload, params, name)) for name in names)
-        together = [names] if count <= TOGETHER else [[name] for name in names]
-        for some in together:
-            charts += _dots(findings, workload, params, some, legend, width)
+            singles.append(metric)
+    for names in _families(findings, workload, params, singles):
+        charts += _dots(findings, workload, params, names, legend, width)
     return charts
+
+
+def variant(name: str, names: Iterable[str]) -> str:
+    """What a metric's name adds to another's: "p99" for call_p99 beside call, else ""."""
+    bases = [base for base in names if name.startswith(f"{base}_")]
+    return name.removeprefix(f"{max(bases, key=len)}_") if bases else ""
+
+
+def _families(findings: Findings, workload: str, params: str,
+              metrics: list[Metric]) -> list[list[str]]:
+    """Metrics that share a chart of dots: same unit, scale, direction and variant, and on a linear
+    axis of like size, up to TOGETHER rows."""
+    names = [metric.name for metric in metrics]
+    found: list[tuple[tuple, float, list[str], int]] = []
+    for metric in metrics:
+        key = (metric.unit, metric.scale, metric.better, variant(metric.name, names))
+        cells = findings.cells(workload, params, metric.name)
+        means = [row.mean for cell in cells for label in findings.labels
+                 if not label.cross and (row := findings.summary_of(cell, label.name))]
+        size = max((abs(mean) for mean in means if not words.absent(mean)), default=0.0)
+        for index, (other, like, some, rows) in enumerate(found):
+            near = metric.scale == "log" or max(size, like) <= APART * min(size, like)
+            if other == key and near and rows + len(cells) <= TOGETHER:
+                found[index] = (key, like, [*some, metric.name], rows + len(cells))
+                break
+        else:
+            found.append((key, size, [metric.name], len(cells)))
+    return [some for *_, some, _ in found]
 
 
 def _identifier(*parts: str) -> str:
@@ -276,13 +300,12 @@ def _curve_spec(findings: Findings, metric: Metric, rows: list[dict[str, Any]],
     base = alt.Chart(alt.NamedData("rows")).encode(x=x)
     line = base.mark_line(strokeWidth=1.4, opacity=0.85, fill=None).encode(
         y=y, stroke=scales["stroke"], strokeDash=dashes)
-    bars = base.mark_rule(strokeWidth=1.2).encode(
-        y=alt.Y("lo:Q"), y2="hi:Q", stroke=scales["stroke"])
+    bars = _bars(rows, x=x, y=alt.Y("lo:Q"), y2="hi:Q", stroke=scales["stroke"])
     dots = base.mark_point(strokeWidth=1.4, opacity=1).encode(
         # a larger mark of the baseline shows around those that cover it
         y=y, size=alt.Size("size:Q", scale=None, legend=None),
         tooltip=_tooltip(alt.Tooltip("at:N", title=metric.axis or "")), **scales)
-    return _finish(line + bars + dots, width, CURVE, title, rows=rows)
+    return _finish(alt.layer(line, *bars, dots), width, CURVE, title, rows=rows)
 
 
 def _dots(findings: Findings, workload: str, params: str, names: list[str], legend: bool,
@@ -327,6 +350,10 @@ def _dot_chart(findings: Findings, workload: str, params: str, names: list[str],
     title = words.joined([words.plain(name) for name in names])
     summaries = [findings.metric(workload, name).summary for name in names]
     subtitle = "; ".join(s for s in dict.fromkeys(summaries) if s)
+    if len(names) > 3:
+        extra = variant(names[0], findings.metrics_of(workload, params))
+        title = f"{len(names)} metrics{f', {extra}' if extra else ''}"
+        subtitle = words.joined([words.plain(name) for name in names])
     if suffix:
         title += f", {suffix}"
         subtitle = "; ".join(dict.fromkeys(words.substrate(label.substrate) for label in labels))
@@ -376,12 +403,11 @@ def _dot_spec(findings: Findings, metric: Metric, rows: list[dict[str, Any]],
         y = {"y": alt.Y("environment:N", sort=names, scale=alt.Scale(domain=names),
                         axis=alt.Axis(title=None, ticks=False, domain=False, labelLimit=150))}
     base = alt.Chart(alt.NamedData("rows"))
-    bars = base.mark_rule(strokeWidth=1.6).encode(
-        x=alt.X("lo:Q"), x2="hi:Q", stroke=scales["stroke"], **y)
+    bars = _bars(rows, x=alt.X("lo:Q"), x2="hi:Q", stroke=scales["stroke"], **y)
     extra = (alt.Tooltip("group:N", title="Figure"),) if several else ()
     dots = base.mark_point(size=44, strokeWidth=1.5, opacity=1).encode(
         x=x, tooltip=_tooltip(*extra), **scales, **y)
-    chart = bars + dots
+    chart = alt.layer(*bars, dots)
     if gaps:
         chart += alt.Chart(alt.NamedData("gaps")).mark_text(
             align="left", fontSize=10, fontStyle="italic", fill="var(--muted)").encode(
@@ -389,6 +415,13 @@ def _dot_spec(findings: Findings, metric: Metric, rows: list[dict[str, Any]],
     step = DOT if len(groups) <= 4 else DOT - 4
     height = len(groups) * (len(names) * step + 10)
     return _finish(chart, width, height, None, rows=rows, gaps=gaps)
+
+
+def _bars(rows: list[dict[str, Any]], **encoding: Any) -> list[alt.Chart]:
+    """Intervals as a layer; no layer where none is known, as of a single run."""
+    known = [row for row in rows if not (words.absent(row["lo"]) or words.absent(row["hi"]))]
+    rules = alt.Chart(alt.Data(values=known)).mark_rule(strokeWidth=1.5)
+    return [rules.encode(**encoding)] if known else []
 
 
 def _finish(chart: alt.LayerChart, width: int | str, height: int,
@@ -441,14 +474,13 @@ def costs(findings: Findings, rows: list[dict[str, Any]], gaps: list[dict[str, A
     band = alt.Chart(alt.NamedData("band")).mark_rect(
         color="var(--line)", opacity=0.7).encode(x="a:Q", x2="b:Q")
     base = alt.Chart(alt.NamedData("rows"))
-    bars = base.mark_rule(strokeWidth=1.6).encode(
-        x=alt.X("lo:Q"), x2="hi:Q", stroke=scales["stroke"], **y)
+    bars = _bars(rows, x=alt.X("lo:Q"), x2="hi:Q", stroke=scales["stroke"], **y)
     dots = base.mark_point(size=44, strokeWidth=1.5, opacity=1).encode(x=x, **scales, **y)
     texts = alt.Chart(alt.NamedData("gaps")).mark_text(
         align="left", fontSize=9, fontStyle="italic", fill="var(--muted)").encode(
         x=alt.value(6), text="text:N", **y)
     height = len(figures) * (len(names) * 9 + 6)
-    spec = _finish(band + bars + dots + texts, width, height, None, rows=rows, gaps=gaps,
+    spec = _finish(alt.layer(band, *bars, dots, texts), width, height, None, rows=rows, gaps=gaps,
                    band=[{"a": -margin, "b": margin}])
     title = {"text": f"What each environment costs against its baseline: {findings.title}",
              "anchor": "start", "frame": "bounds", "fontSize": 13, "offset": 10,

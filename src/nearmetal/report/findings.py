@@ -126,11 +126,15 @@ class Findings:
 
     @cached_property
     def workloads(self) -> list[tuple[str, str]]:
-        """(workload, params) in the order in which they first ran; failed ones too."""
+        """(workload, params), failed ones too: workloads in the order of ``metrics`` (within a
+        block it is random), else in the order in which they first ran."""
         parts = [part[["workload", "params"]] for part in (self.frame, self.runs)
                  if {"workload", "params"} <= set(part.columns)]
         pairs = pd.concat(parts).dropna().drop_duplicates() if parts else pd.DataFrame()
-        return [tuple(row) for row in pairs.itertuples(index=False)]
+        known = dict.fromkeys(workload for workload, _ in self.metrics)
+        order = {name: place for place, name in enumerate(known)}
+        return sorted((tuple(row) for row in pairs.itertuples(index=False)),
+                      key=lambda pair: order.get(pair[0], len(order)))
 
     def metric(self, workload: str, name: str) -> Metric:
         """What is known of a metric; where nothing is, what its measurements say."""

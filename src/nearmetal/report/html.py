@@ -27,7 +27,8 @@ STRIP, FAILED = 200, 60
 #: Facts of a machine that every environment has, in the order of the table.
 FACTS = (("cpus", "Processors"), ("memory_mib", "Memory, MiB"), ("kernel", "Kernel"),
          ("clocksource", "Clock source"), ("network", "Network"))
-FLAGS = {"clock": "its clock disagrees with the lab's by more than 1 %"}
+FLAGS = {"clock": "its clock disagrees with the lab's by more than 1 %",
+         "steal": "processor time was stolen by others while it ran"}
 #: Markers of the legend, drawn in a box of 26 by 13 around (13, 6.5).
 SHAPES = {
     "square": "M9.3 2.8h7.4v7.4h-7.4z", "triangle-up": "M13 2l4.6 8.2h-9.2z",

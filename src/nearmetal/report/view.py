@@ -96,9 +96,11 @@ def _verdict(findings: Findings, cell: Cell, label: Label) -> Verdict:
                            mean=f"{words.number(mine.mean)} {words.unit(metric.unit)}")
         reason = findings.why_missing(label, cell.workload, cell.params)
         return Verdict(label, "no data", f"no data: {reason}")
+    said = words.cost(row.cost_pct, row.cost_lo, row.cost_hi, row.verdict, margin_pct(findings))
+    if words.absent(row.cost_pct) and getattr(row, "reason", ""):
+        said = f"{said}: {row.reason}"
     return Verdict(
-        label, str(row.verdict), words.cost(row.cost_pct, row.cost_lo, row.cost_hi, row.verdict,
-                                       margin_pct(findings)),
+        label, str(row.verdict), said,
         row.cost_pct, row.cost_lo, row.cost_hi, row.noise_lo, row.noise_hi,
         f"{words.number(row.mean)} {words.unit(metric.unit)}", words.number(row.mean_base),
         str(row.base_label), bool(row.cross_substrate),

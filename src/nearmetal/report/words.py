@@ -154,11 +154,13 @@ def cost_short(cost_pct: float) -> str:
 
 
 def span_short(lo: float, hi: float) -> str:
-    """An interval of a cost for a narrow column: "28 to 34 %", "11 to 13×"."""
+    """An interval of a cost for a narrow column: "28 to 34 %", "11 to 13×", "90 % to 3.6×"."""
     if absent(lo) or absent(hi):
         return "–"
     if large(lo):
         return f"{times(lo)} to {times(hi)}×"
+    if large(hi):
+        return f"{percent(lo)}{THIN}% to {times(hi)}×"
     return f"{percent(lo)} to {percent(hi)}{THIN}%"
 
 
