@@ -1,24 +1,11 @@
 import json
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nearmetal.doctor.facts import boot_options, machine_facts, mitigations, turbo
 from nearmetal.doctor.system import System, cpu_list
-
-
-@pytest.fixture
-def fake(tmp_path):
-    """A machine made of files: returns (System, function that writes a file under its root)."""
-
-    def write(name: str, text: str) -> None:
-        path = tmp_path / name.lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-    return System(tmp_path), write
 
 
 def test_facts_of_this_machine_are_json_scalars_and_stable():

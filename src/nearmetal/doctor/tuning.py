@@ -114,7 +114,7 @@ def _saved(path: Path) -> dict[str, dict[str, str]]:
     """Control file -> {"was", "set"}; {} where nothing is saved. Raises TuningError."""
     try:
         text = path.read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
         raise TuningError(f"{path} cannot be read: {error.strerror}.", "Run as root.") from None
@@ -175,6 +175,7 @@ def tune(show_only: bool = False, *, system: System | None = None, state: Path |
 
 def _write_all(operation: Operation, due: Mapping[str, str], system: System, state: Path,
                saved: dict[str, dict[str, str]]) -> Iterator[str]:
+    before = dict(saved)
     for name, value in due.items():
         saved[name] = {"was": saved.get(name, {}).get("was", value), "set": operation.wanted}
     _save(state, saved)
@@ -183,7 +184,8 @@ def _write_all(operation: Operation, due: Mapping[str, str], system: System, sta
         error = _write(system, name, operation.wanted)
         if error:
             refused[name] = error
-            del saved[name]
+            saved.pop(name)
+            saved.update({name: before[name]} if name in before else {})
     if refused:
         _save(state, saved)
         yield f"{operation.name}: refused ({', '.join(sorted(set(refused.values())))})"

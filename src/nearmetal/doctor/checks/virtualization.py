@@ -25,7 +25,7 @@ def kvm_finding(probe: kvm.KvmProbe) -> Finding:
     """What the timed probe of /dev/kvm says, with the measured cost of an instruction."""
     if probe.state == "usable":
         speed = f"native: {probe.ns_per_instruction:.2g} ns an instruction" if (
-            probe.ns_per_instruction is not None) else "native"
+            probe.ns_per_instruction is not None) else "at the speed of the processor"
         if probe.exit_us is not None:
             speed += f", {probe.exit_us:.2g} us an exit"
         return Finding("KVM", GROUP, "ok", speed, WHY)
