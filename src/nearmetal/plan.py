@@ -140,6 +140,8 @@ def precise(frame: pd.DataFrame, item: Item, target: float, confidence: float) -
     if cells.empty:
         return False
     for _, cell in cells.groupby(["label", "metric", "point"]):
+        if (cell["value"] <= 0).any():  # no ratio can be formed: more blocks would not help
+            continue
         width = half_width(cell["value"].to_numpy(), confidence)
         if not width <= target:  # NaN: not known yet
             return False

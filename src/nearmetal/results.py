@@ -18,16 +18,17 @@ def findings(path: Path | str) -> Findings:
     """The findings of a store. Raises StoreError when there is no store."""
     with Store(path) as store:
         study, frame, sessions = store.study(), store.frame(), store.sessions()
-        stats = study["settings"]["statistics"]
+        stats, metrics = study["settings"]["statistics"], store.metrics()
+        titles = {key: metric.summary or metric.name for key, metric in metrics.items()}
         return Findings(
             title=study["title"], frame=frame,
             summary=summarize(frame, confidence=stats["confidence"]),
             comparison=compare(frame, margin=stats["margin"], confidence=stats["confidence"],
-                               protocol=stats["protocol"]),
+                               protocol=stats["protocol"], titles=titles),
             runs=store.runs(), environments=store.environments(), study=study,
             facts=study["facts"], overhead_share=store.overhead_share(), seed=study["seed"],
             started=study["started"],
-            finished=(sessions[-1]["ended"] or "") if sessions else "", metrics=store.metrics())
+            finished=(sessions[-1]["ended"] or "") if sessions else "", metrics=metrics)
 
 
 def compare_labels(first: str, second: str, *, labels: tuple[str | None, str | None],
