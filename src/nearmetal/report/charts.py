@@ -100,13 +100,19 @@ def build(findings: Findings, workload: str, params: str, *, legend: bool = Fals
     singles = []
     for name in findings.metrics_of(workload, params):
         metric = findings.metric(workload, name)
-        if metric.axis:
+        if _is_curve(findings, workload, params, metric):
             charts += _curves(findings, workload, params, metric, legend, width)
         else:
             singles.append(metric)
     for names in _families(findings, workload, params, singles):
         charts += _dots(findings, workload, params, names, legend, width)
     return charts
+
+
+def _is_curve(findings: Findings, workload: str, params: str, metric: Metric) -> bool:
+    """Whether a metric was measured at more than one place of its axis."""
+    cells = findings.cells(workload, params, metric.name)
+    return bool(metric.axis) and len({json.loads(c.point).get(metric.axis) for c in cells}) > 1
 
 
 def variant(name: str, names: Iterable[str]) -> str:
@@ -214,7 +220,9 @@ def _number_axis(log: bool, title: str, ticks: int, values: list[float],
     decades = math.log10(max(good) / min(good)) if good else 0
     steps = (1, 2, 5) if decades < 2.2 else (1, 3) if decades < 3.5 else (1,)
     low, high = (math.floor(math.log10(min(good))), math.ceil(math.log10(max(good))))
-    marks = [step * 10.0**power for power in range(low - 1, high + 1) for step in steps]
+    stride = max(1, math.ceil((high - low) / 7))
+    powers = [power for power in range(low - 1, high + 1) if power % stride == 0]
+    marks = [step * 10.0**power for power in powers for step in steps]
     return alt.Axis(title=title, values=marks, labelExpr=_VALUES, **more)
 
 
@@ -350,7 +358,7 @@ def _dot_chart(findings: Findings, workload: str, params: str, names: list[str],
     title = words.joined([words.plain(name) for name in names])
     summaries = [findings.metric(workload, name).summary for name in names]
     subtitle = "; ".join(s for s in dict.fromkeys(summaries) if s)
-    if len(names) > 3:
+    if len(title) > 48:
         extra = variant(names[0], findings.metrics_of(workload, params))
         title = f"{len(names)} metrics{f', {extra}' if extra else ''}"
         subtitle = words.joined([words.plain(name) for name in names])

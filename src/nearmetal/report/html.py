@@ -158,6 +158,8 @@ def _context(findings: Findings, sections: list[dict[str, Any]]) -> dict[str, An
         "failed": findings.failed_runs(),
         "failed_shown": FAILED, "flagged": _flagged(findings), "flag_words": FLAGS,
         "fact_columns": FACTS, "fact_keys": {key for key, _ in FACTS},
+        "fact_groups": _fact_groups(findings), "more_facts": [label for label in findings.labels
+                       if label.ran and set(label.facts) - {key for key, _ in FACTS}],
         "settings": _settings(findings), "method_text": _method(findings),
         "csv_gz": base64.b64encode(gzip.compress(
             frame.to_csv(index=False).encode(), mtime=0)).decode(),
@@ -167,6 +169,15 @@ def _context(findings: Findings, sections: list[dict[str, Any]]) -> dict[str, An
         "colophon": f"Made by nearmetal {nearmetal.__version__}. This file is complete in itself "
                     "and asks nothing of any network.",
     }
+
+
+def _fact_groups(findings: Findings) -> dict[str, dict[str, Any]]:
+    """Facts of this machine, those named "group.fact" in groups of their own."""
+    groups: dict[str, dict[str, Any]] = {}
+    for key, value in findings.facts.items():
+        group, _, name = str(key).rpartition(".")
+        groups.setdefault(group, {})[name] = value
+    return groups
 
 
 def _flagged(findings: Findings) -> list[tuple[tuple[str, str], list[dict[str, Any]]]]:

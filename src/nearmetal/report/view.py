@@ -159,17 +159,22 @@ def answer(findings: Findings, shown: list[Group]) -> list[Answer]:
 
 
 def _clause(findings: Findings, rows: list[tuple[Group, Verdict]], typical: float) -> str:
-    """"costs the same as native on 9 of 17 headline figures, 2.3 % more in the middle, ..."."""
-    same = sum(row.verdict == "equivalent" for _, row in rows)
-    better = sum(row.verdict == "better" for _, row in rows)
+    """"costs the same as native on 9 of 17 headline figures, more on 8; the median ..."."""
+    counts = {name: sum(row.verdict == name for _, row in rows) for name in words.SYMBOLS}
     group, worst = max(rows, key=lambda item: item[1].cost)
-    many = "all" if same == len(rows) > 1 else str(same) if same else "none"
-    count = f"{many} {len(rows)}" if many == "all" else f"{many} of {len(rows)}"
     base = next((row.base_label for _, row in rows if row.base_label), findings.baseline)
-    text = f"costs the same as {base} on {count} headline figures"
-    if same == len(rows):
+    said = [f"{what} on {counts[name]}" for name, what in (
+        ("equivalent", f"the same as {base}"), ("worse", "more"), ("better", "less"))
+        if counts[name]]
+    total = f"{len(rows)} headline figure{'' if len(rows) == 1 else 's'}"
+    if not said:
+        return (f"is inconclusive against {base} on all {total}: more blocks, or a quieter "
+                "machine, would tell")
+    text = f"costs {words.joined(said)} of {total}"
+    if counts["inconclusive"]:
+        text += f" ({counts['inconclusive']} inconclusive)"
+    if counts["equivalent"] == len(rows):
         return text
-    text += f", less on {better}" if better else ""
     text += f"; the median cost is {words.cost_short(typical)}"
     if worst.cost > 0:
         text += f", the highest {words.cost_short(worst.cost)} ({group.name})"

@@ -133,6 +133,8 @@ def _range(lo: float, hi: float) -> str:
         return f"{percent(lo)} to {_side(hi)}"
     if hi <= 0:
         return f"{percent(-hi)} to {_side(lo)}"
+    if large(lo):
+        return f"{times(lo)} to {_side(hi)}"
     return f"{_side(lo)} to {_side(hi)}"
 
 
@@ -250,7 +252,7 @@ def joined(items: list[str]) -> str:
 
 def scalar(value: Any) -> str:
     """A fact of a machine as text."""
-    if value is None:
+    if value is None or value == "":
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
