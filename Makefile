@@ -6,7 +6,7 @@ help:            ## this list
 	@sed -n 's/^\([a-z-]*\): .*## */  make \1|/p' Makefile | column -t -s '|'
 
 quickstart:      ## set up, run studies/quick.toml, print verdicts, write results/quick/report.html
-	@scripts/setup.sh
+	@scripts/setup.sh --then 300
 	@$(BIN)/nearmetal run studies/quick.toml --output results/quick
 
 test:            ## set up, run all tests: fast ones first, then those that boot machines

@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh            what `nearmetal run` needs
 #   scripts/setup.sh --tests    also what the tests need
+#   ... --then SECONDS          what comes afterwards takes so long (for the time left)
 #
 # PYTHON names the interpreter (3.11 or later); NEARMETAL_CACHE the cache.
 set -uo pipefail
@@ -22,25 +23,29 @@ export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
 # What each part takes on two cores the first time, in seconds: for the time left.
 declare -A EXPECT=([update]=10 [packages]=100 [mpich]=5 [python]=60 [userland]=70 [tools]=200)
 
-tests=no
-for option; do
-    case $option in
+usage() { echo "usage: scripts/setup.sh [--tests] [--then SECONDS]" >&2; exit 2; }
+
+tests=no afterwards=0
+while [ $# -gt 0 ]; do
+    case $1 in
         --tests) tests=yes; PACKAGES+=("${TEST_PACKAGES[@]}") ;;
-        *) echo "usage: scripts/setup.sh [--tests]" >&2; exit 2 ;;
+        --then) [[ ${2:-} =~ ^[0-9]+$ ]] || usage; afterwards=$2; shift ;;
+        *) usage ;;
     esac
+    shift
 done
 
 # --- what is shown -------------------------------------------------------------------------------
 
 logs=$(mktemp -d) || exit 1
 declare -A pids=()
-later=0  # seconds expected after the present part
+later=$afterwards  # seconds expected after the present part
 
 finish() {
     local name
     for name in "${!pids[@]}"; do kill -- "-${pids[$name]}" 2>/dev/null; done
     rm -rf "$logs"
-    [ -z "${policy:-}" ] || rm -f "$policy"
+    allow_services
 }
 trap finish EXIT
 trap 'exit 130' INT
@@ -152,30 +157,32 @@ missing_packages() {
 }
 
 # A server that comes in for the tests must not start to listen: keep services from starting.
+POLICY=/usr/sbin/policy-rc.d POLICY_MARK='# written by nearmetal, for the time of its set-up'
 forbid_services() {
-    [ ! -e /usr/sbin/policy-rc.d ] || return 0
-    policy=/usr/sbin/policy-rc.d
-    printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy"
+    [ ! -e $POLICY ] || return 0
+    printf '#!/bin/sh\n%s\nexit 101\n' "$POLICY_MARK" >$POLICY && chmod 755 $POLICY
 }
+allow_services() { ! grep -qsxF "$POLICY_MARK" $POLICY || rm -f $POLICY; }
 
 install_packages() {
     local remedy='Check the network and apt, then run it again; it goes on where it stopped.'
     mapfile -t missing < <(missing_packages)
     [ ${#missing[@]} -gt 0 ] || { say "packages: all there"; return; }
     say "packages: installing ${missing[*]}"
-    later=$((EXPECT[packages] + EXPECT[tools]))
+    later=$((EXPECT[packages] + EXPECT[tools] + afterwards))
     start update "${APT[@]}" update
     await || die "apt-get update failed." "$remedy"
     forbid_services
-    later=${EXPECT[tools]}
+    later=$((EXPECT[tools] + afterwards))
     start packages "${APT[@]}" install "${missing[@]}"
     await || die "apt-get install failed." "$remedy"
+    allow_services
     if [[ " ${missing[*]} " == *" openssh-server "* ]] && [ -d /run/systemd/system ]; then
         systemctl disable --quiet ssh.service ssh.socket 2>/dev/null
         say "packages: openssh-server is here for the tests alone; its service stays disabled"
     fi
     choose_python
-    later=0
+    later=$afterwards
 }
 
 # --- the Python environment ----------------------------------------------------------------------
