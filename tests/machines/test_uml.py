@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nearmetal import cleanup
 from nearmetal.errors import CannotRun, MachineFailed, PathError
 from nearmetal.machines import frames
 from nearmetal.machines.base import Order, Shape, make_layer
@@ -254,3 +257,54 @@ def test_a_kernel_that_does_not_start_is_told_with_its_console(boot, small_userl
     monkeypatch.setattr("nearmetal.machines.uml.KERNEL", "/bin/false")
     with pytest.raises(MachineFailed, match="ended while it booted"):
         boot()
+
+
+LAB = """
+import sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from nearmetal import cleanup
+from nearmetal.machines.base import Order, Shape, make_layer
+from nearmetal.machines.host import Host
+mark, tree = cleanup.new_mark(), Path(sys.argv[1])
+order = Order(mark, "m", Shape(memory_mib=128), SimpleNamespace(tree=tree), Path(sys.argv[2]), None)
+machine = make_layer("uml", {}).up(Host(mark, tree), order)
+machine.spawn(["sh", "-c", "while :; do :; done"])
+print(mark, flush=True)
+time.sleep(600)
+"""
+
+
+def kernels_of(mark: str) -> list[str]:
+    """UML processes of a lab, its guest's programs among them, by the words they were started
+    with (a guest's program has an environment of its own)."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if mark.encode() in (entry / "cmdline").read_bytes():
+                    found.append(entry.name)
+            except OSError:
+                continue
+    return found
+
+
+@real
+@pytest.mark.slow
+def test_nothing_of_a_guest_survives_a_killed_lab(small_userland, tmp_path):
+    lab = subprocess.Popen([sys.executable, "-c", LAB, small_userland.tree, tmp_path],
+                           stdout=subprocess.PIPE)
+    mark = lab.stdout.readline().decode().strip()
+    lab.stdout.close()
+    try:
+        assert len(kernels_of(mark)) >= 3
+    finally:
+        lab.kill()
+        lab.wait(20)
+    deadline = time.monotonic() + 5
+    while kernels_of(mark) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert kernels_of(mark) == []
+    left = cleanup.clean(mark)
+    assert [one.kind for one in left] == ["folder"]
+    assert cleanup.leftovers(mark) == []
