@@ -105,10 +105,9 @@ def _write_report(folder: Path, figures: bool = True):
     from nearmetal.results import findings
 
     found = findings(folder)
-    page = html.write(found, folder)
-    if figures:
+    if figures:  # before the page, which links those that it finds
         pictures.write(found, folder)
-    return page, found
+    return html.write(found, folder), found
 
 
 def _show_plan(made, seed: int | None) -> None:
