@@ -116,6 +116,8 @@ class Gvisor(Layer):
             raise CannotRun("gVisor's runsc is not built.", _REMEDY)
         order = self.params.applied(order)
         found = oci.survey(carrier)
+        if found.cgroup == "unmounted":  # runsc would have to be told where, and is not
+            found = replace(found, cgroup="none", controllers=frozenset())
         limited = without_cpuset(oci.limits(found, order.shape, oci.rank(order)))
         place = oci.place(order)
         on_host = isinstance(carrier, Host)
@@ -130,7 +132,7 @@ class Gvisor(Layer):
                                  args=first_command(order.shape.cpus))
             oci.lay_out(carrier, order, content)
             runsc = _deliver(carrier, program, place)
-            unlimited = ["-ignore-cgroups"] if found.cgroup in ("none", "unmounted") else []
+            unlimited = ["-ignore-cgroups"] if found.cgroup == "none" else []
             runtime = [runsc, *options(version, platform, network, place), *unlimited,
                        "run", "-bundle", place, oci.cgroup_name(order)]
             return AgentMachine(
