@@ -18,7 +18,8 @@ class Booter:
 
     def __init__(self, host: Machine, userland: Userland, lab: str, folder: Path,
                  boot_timeout: float):
-        self.host, self.userland, self.lab, self.folder = host, userland, lab, folder
+        self.host, self.userland, self.lab = host, userland, lab
+        self.folder = folder.resolve()  # machines are started from other working folders
         self.boot_timeout = boot_timeout
         self._count = 0
         self._lock = threading.Lock()
