@@ -259,6 +259,19 @@ def test_a_kernel_that_does_not_start_is_told_with_its_console(boot, small_userl
         boot()
 
 
+@real
+@pytest.mark.slow
+def test_a_command_longer_than_the_line_holds(boot):
+    machine = boot()
+    words = [f"word {number} 'quoted'" for number in range(600)]
+    done = machine.run(["printf", "%s\\n", *words], timeout=30, env={"A": "b c" * 2000})
+    assert done.status == 0 and done.argv[0] == "printf"
+    assert done.stdout.decode().splitlines() == words
+    done = machine.run(["sh", "-c", 'printf %s "$A"'], timeout=30, env={"A": "b c" * 2000})
+    assert done.stdout == b"b c" * 2000
+    assert machine.run(["no-such-program", "x" * 5000], timeout=30).status == 127
+
+
 LAB = """
 import sys, time
 from pathlib import Path

@@ -6,9 +6,14 @@ ptrace and served by the guest's kernel. Linux source: Documentation/virt/uml.
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
+import shlex
 import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Field
@@ -16,11 +21,20 @@ from pydantic import Field
 from nearmetal.errors import CannotRun, MachineFailed
 from nearmetal.machines.affinity import processors
 from nearmetal.machines.agent import AgentMachine
-from nearmetal.machines.base import Layer, LayerParams, Machine, Order, register_layer
-from nearmetal.machines.uml_line import PacedLine
+from nearmetal.machines.base import (
+    Completed,
+    Layer,
+    LayerParams,
+    Machine,
+    Order,
+    register_layer,
+)
+from nearmetal.machines.channels import AgentProcess
+from nearmetal.machines.uml_line import ON_THE_WAY, PacedLine
 
 KERNEL = "linux.uml"
 RUN = Path("/run/nearmetal")
+LONGEST_REQUEST = ON_THE_WAY - 500  # bytes of a command's words; the rest is frame and folder
 
 # Mounted in a mount namespace of its own, so nothing is left when the guest dies:
 # - memory: UML's "physical memory" is an unlinked file that it maps. On a disk's file system dirty
@@ -159,7 +173,34 @@ class _Cleaner:
 
 
 class UmlMachine(AgentMachine):
-    """A UML guest."""
+    """A UML guest. A command that its line cannot hold in one request goes there as a file."""
+
+    _calls = itertools.count(1)
+
+    def spawn(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None,
+              cwd: str = "/") -> AgentProcess:
+        argv, env = self._short(argv, env)
+        return super().spawn(argv, env=env, cwd=cwd)
+
+    def run(self, argv: Sequence[str], *, timeout: float, env: Mapping[str, str] | None = None,
+            stdin: bytes = b"", cwd: str = "/") -> Completed:
+        given = tuple(argv)
+        argv, env = self._short(argv, env)
+        done = super().run(argv, timeout=timeout, env=env, stdin=stdin, cwd=cwd)
+        return replace(done, argv=given)
+
+    def _short(self, argv: Sequence[str], env: Mapping[str, str] | None
+               ) -> tuple[Sequence[str], Mapping[str, str] | None]:
+        """The command itself, or one that runs it from a file in the guest."""
+        words = [f"{key}={value}" for key, value in (env or {}).items()]
+        if sum(len(os.fsencode(word)) + 1 for word in (*words, *argv)) < LONGEST_REQUEST:
+            return argv, env
+        script = f"/tmp/.nearmetal-call-{next(self._calls)}"
+        with tempfile.NamedTemporaryFile("wb") as file:
+            file.write(os.fsencode(f"exec env {shlex.join([*words, *argv])}\n"))
+            file.flush()
+            self.put(Path(file.name), script)
+        return ["/bin/sh", script], None
 
     def join_network(self, order: Order) -> None:
         """Give its interface the address of its port, under the name it has everywhere."""
