@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nearmetal.errors import CannotRun, MachineFailed
 from nearmetal.machines import oci
-from nearmetal.machines.base import Order, Shape
+from nearmetal.machines.base import Completed, Machine, Order, Shape
 
 # What this script prints on hosts of three kinds, and in a guest.
 HYBRID = """uid=0
@@ -66,6 +66,34 @@ def test_a_survey_of_each_kind_of_carrier():
 def test_a_survey_that_cannot_be_read_is_a_failed_machine():
     with pytest.raises(MachineFailed, match="did not say"):
         oci.read_survey("cpus=0-1\n")
+
+
+def test_a_carrier_is_asked_once():
+    class Asked(Machine):
+        asked = 0
+
+        def run(self, argv, **more):
+            self.asked += 1
+            return Completed(tuple(argv), 0, DEBIAN_12.encode(), b"", 1)
+
+        spawn = put = get = facts = memory_bytes = alive = down = None
+
+    one, other = Asked(), Asked()
+    assert oci.survey(one) == oci.survey(one) == oci.survey(other)
+    assert (one.asked, other.asked) == (1, 1)
+    assert oci.runtime_version(one, ["crun", "--version"]) == "uid=0"
+    assert one.asked == 2
+
+
+def test_without_root_it_cannot_run():
+    class User(Machine):
+        def run(self, argv, **more):
+            return Completed(tuple(argv), 0, b"uid=1000\ncpus=0\n", b"", 1)
+
+        spawn = put = get = facts = memory_bytes = alive = down = None
+
+    with pytest.raises(CannotRun, match="root"):
+        oci.survey(User())
 
 
 def test_limits_where_all_can_be_set():

@@ -122,7 +122,7 @@ class Gvisor(Layer):
         place = oci.place(order)
         on_host = isinstance(carrier, Host)
         try:
-            version = _version(program)
+            version = oci.once(carrier, program, lambda: _version(program))
             platform = self._platform(version)
             # netstack would take a guest's address away, and Debian's does not start here: there
             # the sandbox passes sockets on to the namespace it runs in.

@@ -11,13 +11,16 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from nearmetal.errors import CannotRun, MachineFailed, NearmetalError
 from nearmetal.machines.base import Machine, Order, Shape
+
+T = TypeVar("T")
 
 RUN = "/run/nearmetal"
 AGENT = "/opt/nearmetal/bin/nm-agent"
@@ -113,8 +116,24 @@ def read_survey(text: str) -> Carrier:
         unified="unified" in said, swap_limit="swap" in said, overlay="overlay" in said)
 
 
+_known: WeakKeyDictionary[Machine, dict[Any, Any]] = WeakKeyDictionary()
+
+
+def once(carrier: Machine, key: Any, ask: Callable[[], T]) -> T:
+    """The answer to a question about a carrier that is asked once in its life: asking it again
+    would count as the time that the next machine takes to boot."""
+    answers = _known.setdefault(carrier, {})
+    if key not in answers:
+        answers[key] = ask()
+    return answers[key]
+
+
 def survey(carrier: Machine) -> Carrier:
-    """Ask a carrier what it offers. Raises MachineFailed, and CannotRun when we are not root."""
+    """What a carrier offers. Raises MachineFailed, and CannotRun when we are not root."""
+    return once(carrier, "survey", lambda: _survey(carrier))
+
+
+def _survey(carrier: Machine) -> Carrier:
     done = carrier.run(["/bin/sh", "-c", _SURVEY], timeout=_STEP_LIMIT)
     if done.status != 0:
         raise MachineFailed(f"The survey of {carrier.name!r} failed: "
@@ -313,6 +332,10 @@ def remove(carrier: Machine, order: Order) -> None:
 
 def runtime_version(carrier: Machine, argv: Sequence[str]) -> str | None:
     """First line of what ``argv`` (a runtime's --version) prints; None when it is not there."""
+    return once(carrier, tuple(argv), lambda: _version(carrier, argv))
+
+
+def _version(carrier: Machine, argv: Sequence[str]) -> str | None:
     try:
         done = carrier.run(argv, timeout=_STEP_LIMIT)
     except CannotRun:
