@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -10,11 +11,13 @@ from types import SimpleNamespace
 import pytest
 from test_oci import BARE, DEBIAN_12, GUEST, HYBRID, order
 
-from nearmetal import cleanup
+from nearmetal import cleanup, tools, userland
 from nearmetal.errors import CannotRun, MachineFailed, PathError
 from nearmetal.machines import container, oci
 from nearmetal.machines.base import Order, Shape, make_layer
+from nearmetal.machines.cluster import Cluster
 from nearmetal.machines.host import Host
+from nearmetal.machines.network import LabNetwork
 
 PORT = SimpleNamespace(rank=1, address="10.77.0.2", prefix=24,
                        enter=lambda: ["nsenter", "-t", "77", "-n", "--"])
@@ -168,6 +171,46 @@ class TestReal:
         finally:
             aside.rename(agent)
         assert not [path for path in cgroups() if lab in path.name]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.parametrize("layer", ["container", "gvisor"])
+def test_mpi_between_two_machines(layer, lab, tmp_path):
+    if layer == "gvisor" and tools.find_runsc() is None:
+        pytest.skip("runsc is not built (python -m nearmetal.tools)")
+    built = userland.ensure(None)
+    network = LabNetwork(lab, 2)
+
+    def boot_one(rank: int):
+        ordered = Order(lab, f"m{rank}", Shape(1, 512), built, tmp_path, network.port(rank),
+                        boot_timeout=60)
+        return make_layer(layer, {}).up(Host(lab, built.tree), ordered)
+
+    cluster = Cluster.boot(boot_one, 2, network)
+    try:
+        done = cluster.mpi(["/opt/nearmetal/bin/presta-laten", "--operations", "50", "--tests",
+                            "1"], ranks=2, timeout=90)
+        assert done.status == 0, done.stderr.decode(errors="replace")
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [line["ok"] for line in lines if line["type"] == "verify"] == [True]
+        assert all(line["value"] > 0 for line in lines if line["type"] == "metric")
+        names = {machine.run(["hostname"], timeout=20).stdout for machine in cluster.machines}
+        assert names == {b"m0\n", b"m1\n"}
+    finally:
+        cluster.down()
+
+
+@pytest.mark.slow
+def test_a_container_in_a_virtual_machine_has_its_own_limits(boot):
+    """cgroup v2 for certain: the guest's kernel has no other."""
+    machine = boot("qemu(memory=384M)/container(memory=64M)")
+    facts = machine.facts()
+    assert facts["cgroup"] == "v2" and "memory 64 MiB" in facts["limits"]
+    assert facts["substrate"] in ("TCG", "KVM") and facts["runtime"].startswith("crun")
+    done = machine.run(["dd", "if=/dev/zero", "of=/dev/null", "bs=200M", "count=1"], timeout=120)
+    assert done.status == 137
+    assert machine.run(["echo", "still here"], timeout=60).stdout == b"still here\n"
 
 
 def cgroups() -> list[Path]:
