@@ -84,14 +84,14 @@ def test_failures_are_told_apart(said, why):
 
 def probe(**changes):
     said = {"uid": "0", "arch": "x86_64", "system": "Linux", "cache": "/root/.cache/nearmetal",
-            "free": "9000000", "end": "1", **changes}
+            "free": "9000000", "cpus": "0-1,4", "end": "1", **changes}
     return "Welcome!\n" + "".join(f"nearmetal:{k}={v}\n" for k, v in said.items())
 
 
 def test_the_probe_is_read_among_a_login_scripts_words():
     far = read_probe("n", probe() + "nearmetal:missing=zstd\nnearmetal:missing=tar\n")
     assert far == Far(0, "x86_64", "Linux", "/root/.cache/nearmetal",
-                      frozenset({"zstd", "tar"}), False, 9000000)
+                      frozenset({"zstd", "tar"}), False, 9000000, (0, 1, 4))
     with pytest.raises(MachineFailed, match="sensible"):
         read_probe("n", "This account is not available.\n")
 
@@ -99,12 +99,18 @@ def test_the_probe_is_read_among_a_login_scripts_words():
 @pytest.mark.parametrize(("changes", "why"), [
     ({"uid": "1000"}, "not root"), ({"arch": "aarch64"}, "aarch64"),
     ({"system": "FreeBSD"}, "FreeBSD"), ({"free": "1000"}, "MiB free"),
-    ({"missing": "unshare"}, "lacks: unshare"),
+    ({"missing": "unshare"}, "lacks: unshare"), ({"cpus": ""}, "has 0"),
 ])
 def test_what_cannot_carry_a_machine_is_refused(changes, why):
     with pytest.raises(CannotRun, match=why) as caught:
         judge("n", read_probe("n", probe(**changes)), 500_000)
     assert caught.value.remedy
+
+
+def test_more_processors_than_there_are_is_refused():
+    judge("n", read_probe("n", probe()), 0, cpus=3)
+    with pytest.raises(CannotRun, match="4 processors are asked for, 'n' has 3"):
+        judge("n", read_probe("n", probe()), 0, cpus=4)
 
 
 def test_what_can_is_not():
@@ -206,6 +212,7 @@ def test_a_machine_by_ssh(boot, server, small_userland):
     assert (done.status, done.stdout) == (3, b"far\nin\0put")
     assert machine.run(["ls", "/opt/nearmetal/bin"], timeout=20).stdout == b"nm-agent\nnm-rsh\n"
     assert machine.facts()["network"] == "ssh to node"
+    assert machine.facts()["cpus"] == 1
     assert machine.memory_bytes() is None and machine.alive()
     copied = server.cache / "nearmetal" / small_userland.id
     assert copied.is_dir() and [p.name for p in copied.parent.iterdir()] == [small_userland.id]

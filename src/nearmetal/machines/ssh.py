@@ -33,13 +33,14 @@ from nearmetal.machines.base import (
 )
 
 PUSH_LIMIT = 1800.0  # s, for the copy of the userland
-TOOLS = ("tar", "unshare", "chroot", "mount", "hostname")
+TOOLS = ("tar", "unshare", "taskset", "chroot", "mount", "hostname")
 
 # What the far side is. Lines are marked, because login scripts print what they like.
 _PROBE = r"""
 say() { echo "nearmetal:$1=$2"; }
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/nearmetal
 say uid "$(id -u)"; say arch "$(uname -m)"; say system "$(uname -s)"; say cache "$cache"
+say cpus "$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status 2>/dev/null)"
 for tool in %(tools)s zstd; do command -v $tool >/dev/null || say missing $tool; done
 [ -x "$cache/%(id)s/opt/nearmetal/bin/nm-agent" ] && say userland yes
 mkdir -p "$cache" 2>/dev/null
@@ -92,6 +93,7 @@ class Params(LayerParams):
     port: int | None = Field(None, ge=1, le=65535, description="TCP port")
     config: str | None = Field(None, description="ssh configuration file")
     identity: str | None = Field(None, description="file with the private key")
+    cpus: int | None = Field(None, ge=1, description="processors; the study's where not given")
     connect_timeout: int = Field(10, ge=1, le=600, description="seconds to connect")
 
 
@@ -142,7 +144,8 @@ def explain(host: str, status: int | None, stderr: str) -> CannotRun:
 
 @dataclass(frozen=True)
 class Far:
-    """What the far side said of itself. ``free_kib`` is None where it cannot be told."""
+    """What the far side said of itself: ``cpus`` are the processors it may use, ``free_kib`` is
+    None where it cannot be told."""
 
     uid: int
     arch: str
@@ -151,6 +154,7 @@ class Far:
     missing: frozenset[str]
     has_userland: bool
     free_kib: int | None
+    cpus: tuple[int, ...] = ()
 
 
 def read_probe(host: str, text: str) -> Far:
@@ -165,11 +169,23 @@ def read_probe(host: str, text: str) -> Far:
     return Far(int(said["uid"]), said.get("arch", ""), said.get("system", ""),
                said.get("cache", ""),
                frozenset(value.strip() for key, _, value in pairs if key == "missing"),
-               said.get("userland") == "yes", int(free) if free.isdigit() else None)
+               said.get("userland") == "yes", int(free) if free.isdigit() else None,
+               tuple(cpu_list(said.get("cpus", ""))))
 
 
-def judge(host: str, far: Far, needed_kib: int) -> None:
-    """Raises CannotRun when ``far`` cannot carry a machine."""
+def cpu_list(text: str) -> list[int]:
+    """Processor numbers of a list in the kernel's form, ``0-3,8``; [] for anything else."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not (first.isdigit() and (last or first).isdigit()):
+            return []
+        found.extend(range(int(first), int(last or first) + 1))
+    return found
+
+
+def judge(host: str, far: Far, needed_kib: int, cpus: int = 1) -> None:
+    """Raises CannotRun when ``far`` cannot carry a machine of ``cpus`` processors."""
     if far.system != "Linux" or far.arch != "x86_64":
         raise CannotRun(f"{host!r} is {far.system} on {far.arch}; the userland is for Linux on "
                         "x86_64.", "Name another machine.")
@@ -180,6 +196,9 @@ def judge(host: str, far: Far, needed_kib: int) -> None:
     if missing:
         raise CannotRun(f"{host!r} lacks: {', '.join(missing)}.",
                         "Install util-linux, coreutils, tar and hostname there.")
+    if cpus > len(far.cpus):
+        raise CannotRun(f"{cpus} processors are asked for, {host!r} has {len(far.cpus)}.",
+                        "Ask for fewer, as in ssh(host=..., cpus=1).")
     if not far.has_userland and far.free_kib is not None and far.free_kib < needed_kib:
         raise CannotRun(f"{host!r} has {far.free_kib // 1024} MiB free under {far.cache}; the "
                         f"userland needs {needed_kib // 1024} MiB.", "Make room there.")
@@ -226,12 +245,14 @@ class Ssh(Layer):
                             "Use it in studies with one machine.")
         tree = Path(order.userland.tree)
         far = self._probe(carrier, order)
-        judge(params.host, far, tree_kib(tree) if not far.has_userland else 0)
+        cpus = params.cpus or order.shape.cpus
+        judge(params.host, far, tree_kib(tree) if not far.has_userland else 0, cpus)
         place = f"{far.cache}/{order.userland.id}"
         if not far.has_userland:
             self._push(carrier, tree, place, far)
-        start = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--uts", "--ipc", "--",
-                 "sh", "-c", _SETUP, "sh", place, order.name]
+        start = ["taskset", "-c", ",".join(map(str, far.cpus[:cpus])),
+                 "unshare", "--mount", "--pid", "--fork", "--kill-child", "--uts", "--ipc",
+                 "--", "sh", "-c", _SETUP, "sh", place, order.name]
         process = carrier.spawn(ssh_command(params, 'exec "$@"', *start))
         return SshMachine(
             process, name=order.name, environment=self.name,
