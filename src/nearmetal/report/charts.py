@@ -1,7 +1,7 @@
 """Charts of a workload's metrics, as Vega-Lite specifications.
 
 A metric with an axis becomes curves, one chart for each value of the rest of its point; metrics
-without one become dots, those of one unit together. Every mark is a mean with its 95 % interval.
+without one become dots, those of one unit together. Every mark is a mean with its interval.
 Colours are CSS variables (``var(--e1)``), so that one drawing serves light, dark and paper.
 """
 
@@ -164,7 +164,7 @@ def _row(findings: Findings, cell: Cell, label: Label, metric: Metric) -> dict[s
 
 def _tooltip(*first: alt.Tooltip) -> list[alt.Tooltip]:
     return [alt.Tooltip("environment:N", title="Environment"), *first,
-            alt.Tooltip("mean:N", title="Mean"), alt.Tooltip("interval:N", title="95 % interval"),
+            alt.Tooltip("mean:N", title="Mean"), alt.Tooltip("interval:N", title="Interval"),
             alt.Tooltip("n:Q", title="Blocks"), alt.Tooltip("substrate:N", title="Runs on")]
 
 
@@ -472,7 +472,7 @@ def costs(findings: Findings, rows: list[dict[str, Any]], gaps: list[dict[str, A
     scales = _scales(styles(findings), names, legend=True)
     ticks = [-90, -50, -10, -2, 0, 2, 10, 30, 100, 300, 1000, 3000, 10000, 30000]
     x = alt.X("cost:Q", scale=alt.Scale(type="symlog", constant=margin, padding=8),
-              axis=alt.Axis(title="cost in % of the baseline, with its 95 % interval; "
+              axis=alt.Axis(title="cost in % of the baseline, with its interval; "
                                   "the band is the margin of equivalence",
                             values=ticks, labelOverlap="greedy", labelExpr=(
                                 "datum.value == 0 ? '0' : format(datum.value, '+,d')")))

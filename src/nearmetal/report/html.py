@@ -160,7 +160,8 @@ def _context(findings: Findings, sections: list[dict[str, Any]]) -> dict[str, An
         "fact_columns": FACTS, "fact_keys": {key for key, _ in FACTS},
         "fact_groups": _fact_groups(findings), "more_facts": [label for label in findings.labels
                        if label.ran and set(label.facts) - {key for key, _ in FACTS}],
-        "settings": _settings(findings), "method_text": _method(findings),
+        "settings": _grouped(_settings(findings)), "level": view.level(findings),
+        "about": str(_settings(findings).get("about") or ""), "method_text": _method(findings),
         "csv_gz": base64.b64encode(gzip.compress(
             frame.to_csv(index=False).encode(), mtime=0)).decode(),
         "comparison_csv": base64.b64encode(
@@ -211,6 +212,34 @@ def _settings(findings: Findings) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
+def _grouped(settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Settings by the table of the study file that they stand in; what says nothing left out."""
+    groups: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            groups[key] = {name: one for name, one in value.items() if one is not None}
+        elif value is not None and key != "about":
+            groups.setdefault("", {})[key] = value
+    return dict(sorted(item for item in groups.items() if item[1]))
+
+
+def _stopping(settings: dict[str, Any]) -> str:
+    """When blocks end, with the study's own numbers where it gives them."""
+    rules = settings.get("statistics", settings)
+    rules = rules if isinstance(rules, dict) else {}
+    target, least, most = (rules.get(key) for key in ("target", "min_blocks", "max_blocks"))
+    text = "Blocks are added until the intervals are as narrow as the study asks"
+    if not words.absent(target):
+        text += f" (a half width of {words.plain_number(100 * target)}{words.THIN}%)"
+    bounds = [f"at least {least}"] if least else []
+    bounds += [f"at most {most}"] if most else []
+    text += f", {words.joined(bounds)} of them" if bounds else ", or its limit is reached"
+    if not words.absent(rules.get("time_limit")):
+        text += f", for no longer than {words.duration(rules['time_limit'])} once the least is done"
+    return text + ("; a workload may have limits of its own. The rule looks at precision only, "
+                   "never at the sign or the significance of a difference.")
+
+
 def _time(text: str) -> datetime | None:
     try:
         return datetime.fromisoformat(str(text))
@@ -238,10 +267,9 @@ def _method(findings: Findings) -> list[str]:
         f"workload once, in random order{seed}, on the same machine and close in time, so that a "
         "drift of the machine falls on all alike. Every environment runs the same binaries from "
         "the same userland: only what lies under them differs.",
-        "Blocks are added until the intervals are as narrow as the study asks, or its limit is "
-        "reached. The rule looks at precision only, never at the sign or the significance of a "
-        "difference.",
-        "Each cost is the ratio of geometric means to the baseline's, with its 95 % interval. "
+        _stopping(_settings(findings)),
+        "Each cost is the ratio of geometric means to the baseline's, with its "
+        f"{view.level(findings)} % interval. "
         "Differences are tested by Welch's t-test, p-values adjusted after Holm over the whole "
         f"family; equivalence by two one-sided tests at a margin of {margin} %. “p ≥ 0.05” is "
         "never called “the same”. Means in the tables are arithmetic for times and sizes, harmonic "

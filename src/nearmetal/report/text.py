@@ -21,7 +21,7 @@ def verdict_table(findings: Findings, console: Console) -> None:
     """
     groups = view.groups(findings)
     if console.is_terminal:
-        _table(groups, console)
+        _table(groups, console, view.level(findings))
     else:
         _lines(groups, console)
     _notes(findings, console)
@@ -53,11 +53,11 @@ def _cells(row: view.Verdict, ascii_only: bool) -> list[Text]:
     return [Text(part, style=look) for part, look in zip(parts, styles, strict=True)]
 
 
-def _table(groups: list[view.Group], console: Console) -> None:
+def _table(groups: list[view.Group], console: Console, level: str) -> None:
     """Rows under the titles of their figures: one table a figure, all of the same widths."""
     ascii_only = _ascii(console)
     rows = {id(group): [_cells(row, ascii_only) for row in group.rows] for group in groups}
-    heads = ("environment", "verdict", "cost", "95 % interval", "noise floor")
+    heads = ("environment", "verdict", "cost", f"{level} % interval", "noise floor")
     widths = [max([len(head), *(len(row[i]) for some in rows.values() for row in some)])
               for i, head in enumerate(heads)]
     spare = console.width - sum(widths[1:]) - 2 * (len(heads) - 1)

@@ -134,6 +134,16 @@ def margin_pct(findings: Findings) -> float:
     return 2.0
 
 
+def level(findings: Findings) -> str:
+    """The confidence of every interval, in percent: "95"."""
+    table = findings.comparison
+    if "confidence" in table.columns and len(table):
+        value = float(table.confidence.iloc[0])
+        if not words.absent(value):
+            return words.plain_number(100 * value)
+    return "95"
+
+
 @dataclass(frozen=True)
 class Answer:
     """What the study says of one environment, on its headline figures."""

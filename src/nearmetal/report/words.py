@@ -236,11 +236,11 @@ def duration(seconds: float | None) -> str:
         return "–"
     if seconds < 0.9995:
         return f"{number(1000 * seconds, 3 if seconds >= 0.1 else 2)} ms"
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{number(seconds, 3)} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min{f' {rest} s' if rest else ''}"
 
 
 def joined(items: list[str]) -> str:
