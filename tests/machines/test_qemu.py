@@ -36,8 +36,8 @@ EMULATED = " nm.root=/dev/sda nm.agent=/dev/ttyS1"
 
 def expected(machine, accel, line, devices, cpus=1):
     return shlex.split(
-        "qemu-system-x86_64 -name m0 -nodefaults -no-user-config -no-reboot -display none"
-        f" -machine {machine} -accel {accel} -cpu max"
+        "qemu-system-x86_64 -name m0,debug-threads=on -nodefaults -no-user-config -no-reboot"
+        f" -display none -machine {machine} -accel {accel} -cpu max"
         f" -smp {cpus},sockets=1,cores={cpus},threads=1 -m 512M -kernel /c/vmlinux"
         f" -initrd /c/initrd -append '{line}'"
         " -chardev file,id=console,path=/w/m0.console,append=on -serial chardev:console"
@@ -192,6 +192,10 @@ def test_a_machine_boots_and_works(boot, path, tmp_path):
         "tsc", "tsc-early", "hpet")
     assert facts["kernel"].startswith("Linux 6.1.") and 380 < facts["memory_mib"] <= 512
     assert facts["qemu"][0].isdigit() and facts["mitigations"]
+    threads = {path.read_text().strip(): os.sched_getaffinity(int(path.parent.name))
+               for pid in qemu._children(machine.process.pid)
+               for path in Path(f"/proc/{pid}/task").glob("*/comm")}
+    assert len(next(iter(cpus for name, cpus in threads.items() if "CPU 0" in name))) == 1
     before = offset(machine)
     done = machine.run(["/opt/nearmetal/bin/dgemm", "--help"], timeout=60)
     assert done.status == 0 and b"dgemm" in done.stdout

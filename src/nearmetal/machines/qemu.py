@@ -149,6 +149,7 @@ class Qemu(Layer):
         facts: dict[str, Any] = {
             "accel": vm.accel, "substrate": vm.accel.upper(), "io": vm.io, "machine": vm.machine,
             "qemu": qemu_version(), "cpu_model": vm.cpu, "memory_asked_mib": vm.memory_mib,
+            "pinned": "the guest's processors; not the threads that serve its devices",
             "rootfs": "ext4, read-only, changes in memory (overlay)"}
         if vm.tsc_khz:
             facts["tsc_khz"] = vm.tsc_khz
@@ -163,14 +164,17 @@ class QemuMachine(AgentMachine):
     process: HostProcess
 
     def pin(self, cpus: list[int]) -> None:
-        """Keep QEMU's threads on these processors of the host from now on.
+        """Keep the guest's processors on these of the host from now on.
 
         Not while it boots: machines that boot at once would then share the first processor.
+        QEMU's own threads, which serve the devices, stay free: on the processor of a guest that
+        polls they would wait for the end of its time slice at each packet (some ms).
         """
-        for pid in [self.process.pid, *_children(self.process.pid)]:
-            with contextlib.suppress(OSError):  # a thread that has ended
-                for task in os.listdir(f"/proc/{pid}/task"):
-                    os.sched_setaffinity(int(task), cpus)
+        for pid in _children(self.process.pid):
+            for comm in Path(f"/proc/{pid}/task").glob("*/comm"):
+                with contextlib.suppress(OSError):  # a thread that has ended
+                    if comm.read_text().startswith("CPU "):
+                        os.sched_setaffinity(int(comm.parent.name), cpus)
 
     def join_network(self, order: Order) -> None:
         """Give eth0 the address of the order's port. Raises MachineFailed."""

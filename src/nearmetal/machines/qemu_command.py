@@ -82,8 +82,9 @@ def command(vm: Vm) -> list[str]:
     """QEMU's argument list. Its standard input and output are the agent's byte stream."""
     accel = "tcg,thread=multi" if vm.accel == "tcg" else "kvm"
     return [
-        PROGRAM, "-name", vm.name, "-nodefaults", "-no-user-config", "-no-reboot",
-        "-display", "none", "-machine", vm.machine, "-accel", accel, "-cpu", vm.cpu,
+        PROGRAM, "-name", f"{vm.name},debug-threads=on",  # threads have names, see QemuMachine.pin
+        "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+        "-machine", vm.machine, "-accel", accel, "-cpu", vm.cpu,
         "-smp", f"{vm.cpus},sockets=1,cores={vm.cpus},threads=1", "-m", f"{vm.memory_mib}M",
         "-kernel", str(vm.kernel), "-initrd", str(vm.initrd), "-append", kernel_line(vm),
         "-chardev", f"file,id=console,path={escape(vm.console)},append=on",
