@@ -109,10 +109,10 @@ def test_export_in_three_formats(results, tmp_path):
 
 
 def test_compare_two_environments(results):
-    done = nearmetal("compare", f"{results}:b", f"{results}:a")
+    done = nearmetal("compare", f"{results}:a", f"{results}:b")
     assert done.returncode == 0, done.stderr
     assert "1.500" in done.stdout and "worse" in done.stdout
-    done = nearmetal("compare", f"{results}:c", f"{results}:a")
+    done = nearmetal("compare", f"{results}:a", f"{results}:c")
     assert done.returncode == 2 and "It has: a, b" in done.stderr
 
 

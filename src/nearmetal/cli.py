@@ -56,8 +56,9 @@ def run(study: Annotated[Path, typer.Argument(help="The study, a TOML file.")],
 def resume(folder: Folder) -> None:
     """Continue a study that was interrupted, where it stopped."""
     from nearmetal import lab
+    from nearmetal.store import locate
 
-    place = folder if folder.is_dir() else folder.parent
+    place = locate(folder).parent
     lab.require(place)
     store, made = lab.reopen(folder)
     with store:
@@ -87,8 +88,6 @@ def _carry_out(made, store, folder: Path) -> None:
 
 
 def _say_end(summary) -> None:
-    for label, (reason, remedy) in summary.refused.items():
-        out.print(f"Could not run: {label}: {reason} {remedy}", markup=False)
     for label, reason in summary.given_up.items():
         out.print(f"Given up: {label}: {reason}", markup=False)
     if summary.stopped_by:
@@ -150,9 +149,9 @@ def report(folder: Folder,
            ) -> None:
     """Write the report of a results folder anew, and print its verdicts."""
     from nearmetal.report import text
+    from nearmetal.store import locate
 
-    place = folder if folder.is_dir() else folder.parent
-    page, found = _write_report(place, figures)
+    page, found = _write_report(locate(folder).parent, figures)
     text.verdict_table(found, out)
     out.print(f"Report: {escape(str(page))}", soft_wrap=True)
 
@@ -163,7 +162,7 @@ def compare(first: Annotated[str, typer.Argument(help="A results folder; FOLDER:
             second: Annotated[str, typer.Argument(help="Another, or the same with another label.")],
             across_machines: Annotated[bool, typer.Option(
                 help="Compare although the machines' facts differ.")] = False) -> None:
-    """Compare two results folders, or any two environments."""
+    """How SECOND compares with FIRST: two results folders, or any two environments."""
     from nearmetal.results import compare_labels
 
     (path_one, label_one), (path_two, label_two) = _pick(first), _pick(second)
