@@ -23,7 +23,7 @@ class PathError(NearmetalError):
 
 
 class CannotRun(NearmetalError):
-    """An environment that cannot run on this machine: ``message`` is why, ``remedy`` the way out."""
+    """An environment that cannot run here: ``message`` is why, ``remedy`` the way out."""
 
 
 class MachineFailed(NearmetalError):

@@ -31,6 +31,7 @@ class Estimator:
         self._seen: dict[tuple[str, str, str], list[float]] = defaultdict(list)
         self._open: dict[tuple[str, str], int] = {
             (item.name, item.params): item.max_blocks for item in plan.study.items}
+        self._least = {(item.name, item.params): item.min_blocks for item in plan.study.items}
         self._runs: dict[tuple[str, str, str], int] = defaultdict(int)
         self._first = {self._cell(step): plan.estimate_s(step) for step in plan.block(0)}
 
@@ -55,14 +56,17 @@ class Estimator:
             del self._first[cell]
 
     def left(self) -> float:
-        total = 0.0
+        """Seconds left at most: to the greatest number of blocks, or until the study's time is
+        over, but never less than the least number of blocks takes."""
+        least = most = 0.0
         for cell, guess in self._first.items():
             seen = self._seen.get(cell)
-            cost = sum(seen) / len(seen) if seen else guess
-            total += cost * max(0, self._open[cell[1:]] - self._runs[cell])
-        if self._limit is not None:
-            total = min(total, max(0.0, self._limit - (time.monotonic() - self._started)))
-        return total
+            cost, runs = sum(seen) / len(seen) if seen else guess, self._runs[cell]
+            most += cost * max(0, self._open[cell[1:]] - runs)
+            least += cost * max(0, min(self._least[cell[1:]], self._open[cell[1:]]) - runs)
+        if self._limit is None:
+            return most
+        return max(least, min(most, self._limit - (time.monotonic() - self._started)))
 
     def share(self) -> float:
         """Share of the expected time that is behind, 0 to 1."""
