@@ -7,7 +7,7 @@ help:            ## this list
 
 quickstart:      ## set up, run studies/quick.toml, print verdicts, write results/quick/report.html
 	@scripts/setup.sh --then 300
-	@$(BIN)/nearmetal run studies/quick.toml --output results/quick
+	@$(BIN)/nearmetal run studies/quick.toml --output results/quick --again
 
 test:            ## set up, run all tests: fast ones first, then those that boot machines
 	@scripts/setup.sh --tests
