@@ -248,6 +248,13 @@ static void drain(struct session *s, struct job *job, int i)
 	}
 }
 
+static bool unread(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+
+	return poll(&p, 1, 0) > 0;
+}
+
 /* Report jobs that have ended and said all they had to say. */
 static void finish(struct session *s)
 {
@@ -261,8 +268,9 @@ static void finish(struct session *s)
 		for (int i = 0; i < 2 && done; i++) {
 			if (job->out[i] < 0)
 				continue;
-			if (!job->killed && !wants_output(s, job, i))
-				job->last_output = now; /* held up by the lab, not by the job */
+			/* Held up by the lab or by a busy host, not by the job: nothing is lost. */
+			if (!job->killed && (!wants_output(s, job, i) || unread(job->out[i])))
+				job->last_output = now;
 			done = now - job->last_output > LINGER_NS;
 		}
 		if (!done) {
