@@ -24,7 +24,7 @@ def test_native_times_agree_with_hyperfine(tmp_path):
     host = Host(mark, built.tree)
     order = Order(mark, "timed", Shape(1, 256), built, tmp_path)
     machine = Environment.parse("native").up(host, order)
-    program = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done; sleep 0.6"
+    program = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; sleep 0.95"
     try:
         ours, theirs = [], []
         for number in range(8):
