@@ -144,3 +144,25 @@ def test_mpi_goes_to_a_cluster_of_the_workloads_size(world, go, study_text):
     go(study_text.replace('"spin"', '"spin2"'))
     assert {entry[2] for entry in world.log if entry[0] == "boot"} == {2}
     assert ("run", "fake", "mpi", "2", "spin", "3") in world.log
+
+
+def test_a_finished_study_boots_nothing_again(world, go):
+    _, store = go()
+    world.log.clear()
+    summary, _ = go(store=store)
+    assert world.log == [] and summary.runs == 0
+
+
+def test_a_resumed_study_decides_on_the_blocks_before_alone(world, go, study_text):
+    """Later blocks that are already there must not end an item earlier than it ended before."""
+    text = study_text.replace("max_blocks = 3", "max_blocks = 6\ntarget = 0.05")
+    values = {"fake": iter([10.0, 20.0, 10.0] + [14.0] * 9)}
+    world.answers["fake"] = lambda machine: next(values["fake"])
+    _, store = go(text)
+    whole = store.runs()[["block", "position", "label"]]
+    assert whole["block"].max() > 3
+    store._db.execute("DELETE FROM measurement WHERE run = (SELECT max(id) FROM run)")
+    store._db.execute("DELETE FROM run WHERE id = (SELECT max(id) FROM run)")
+    world.answers["fake"] = 14.0
+    _, store = go(text, store=store)
+    assert store.runs()[["block", "position", "label"]].equals(whole)

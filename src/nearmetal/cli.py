@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from nearmetal.errors import NearmetalError
+from nearmetal import __version__
+from nearmetal.errors import Interrupted, NearmetalError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich",
                   pretty_exceptions_enable=False,
@@ -23,8 +24,16 @@ err = Console(stderr=True, highlight=False)
 Folder = Annotated[Path, typer.Argument(help="A results folder, or its results.sqlite.")]
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"nearmetal {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def top(debug: Annotated[bool, typer.Option(help="Show tracebacks.")] = False) -> None:
+def top(debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+        version: Annotated[bool, typer.Option("--version", help="Show the version.",
+                                              callback=_version, is_eager=True)] = False) -> None:
     """What does virtualization cost an HPC code on this machine, and why?"""
     if debug:
         os.environ["NEARMETAL_DEBUG"] = "1"
@@ -33,11 +42,12 @@ def top(debug: Annotated[bool, typer.Option(help="Show tracebacks.")] = False) -
 @app.command()
 def run(study: Annotated[Path, typer.Argument(help="The study, a TOML file.")],
         output: Annotated[Path | None, typer.Option(
-            help="Results folder [default: results/NAME].")] = None,
-        dry_run: Annotated[bool, typer.Option(help="Show the plan; boot nothing.")] = False,
+            help="Results folder; results/NAME if not given.")] = None,
+        dry_run: Annotated[bool, typer.Option(
+            "--dry-run", help="Show the plan; boot nothing.")] = False,
         seed: Annotated[int | None, typer.Option(help="Seed of the random order.")] = None,
         again: Annotated[bool, typer.Option(
-            help="Set earlier results in the folder aside and start anew.")] = False) -> None:
+            "--again", help="Set earlier results in the folder aside.")] = False) -> None:
     """Carry out a study: boot its environments, run its workloads, write a report."""
     from nearmetal import lab
     from nearmetal.study import read
@@ -73,7 +83,7 @@ def _carry_out(made, store, folder: Path) -> None:
         try:
             summary = lab.Lab(made, store, folder, display).carry_out()
         except KeyboardInterrupt:
-            raise NearmetalError(
+            raise Interrupted(
                 f"Interrupted; {len(store.done())} runs are kept.",
                 f"`nearmetal resume {folder}` continues.") from None
         display.say("writing the report")
@@ -161,7 +171,8 @@ def compare(first: Annotated[str, typer.Argument(help="A results folder; FOLDER:
                                                       "environment.")],
             second: Annotated[str, typer.Argument(help="Another, or the same with another label.")],
             across_machines: Annotated[bool, typer.Option(
-                help="Compare although the machines' facts differ.")] = False) -> None:
+                "--across-machines", help="Compare although the machines differ.")] = False
+            ) -> None:
     """How SECOND compares with FIRST: two results folders, or any two environments."""
     from nearmetal.results import compare_labels
 
@@ -174,9 +185,12 @@ def compare(first: Annotated[str, typer.Argument(help="A results folder; FOLDER:
     table = Table("what", "ratio", "95 % interval", "p (Holm)", "verdict")
     for row in frame.itertuples():
         point = "" if row.point == "{}" else f" {row.point}"
+        known = row.ratio == row.ratio and row.lo == row.lo  # NaN: too few runs
         table.add_row(escape(f"{row.label}: {row.workload} {row.metric}{point}"),
-                      f"{row.ratio:.3f}", f"{row.lo:.3f} to {row.hi:.3f}", f"{row.p_holm:.3g}",
-                      row.verdict)
+                      f"{row.ratio:.3f}" if row.ratio == row.ratio else "-",
+                      f"{row.lo:.3f} to {row.hi:.3f}" if known else "-",
+                      f"{row.p_holm:.3g}" if known else "-", row.verdict)
+    out.print(f"{second} against {first}; the ratio is of the figures themselves.", markup=False)
     out.print(table)
 
 
@@ -219,8 +233,8 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="As JSON.")] = Fals
 
 
 @app.command()
-def tune(show: Annotated[bool, typer.Option(help="Show what would change only.")] = False,
-         undo: Annotated[bool, typer.Option(help="Put back what an earlier tune changed.")] = False
+def tune(show: Annotated[bool, typer.Option("--show", help="Only show what would change.")] = False,
+         undo: Annotated[bool, typer.Option("--undo", help="Put back what tune changed.")] = False
          ) -> None:
     """Quieten this machine for measurements, or undo that."""
     from nearmetal.doctor import tuning
@@ -232,10 +246,12 @@ def tune(show: Annotated[bool, typer.Option(help="Show what would change only.")
 
 @app.command()
 def clean(force: Annotated[bool, typer.Option(
-        help="Also what a lab that still runs holds.")] = False) -> None:
+        "--force", help="Also what a lab that still runs holds.")] = False) -> None:
     """Remove what a killed lab left: processes, namespaces, mounts, cgroups, folders."""
     from nearmetal import cleanup
 
+    if os.geteuid() != 0:
+        raise NearmetalError("Only root can see and remove what a lab left.", "Run it as root.")
     gone = cleanup.clean(force=force)
     for one in gone:
         out.print(f"removed {one}", markup=False)
@@ -288,7 +304,8 @@ def main() -> None:
         where = f" ({error.filename})" if error.filename else ""
         err.print(f"[red]Error:[/red] {escape(str(error.strerror or error))}{escape(where)}.",
                   soft_wrap=True)
-        err.print("What was measured is kept; mend this, then `nearmetal resume`.")
+        err.print("Give a place that can be written, or free some space. What was measured is kept;"
+                  " `nearmetal resume` continues a study.")
         sys.exit(2)
 
 

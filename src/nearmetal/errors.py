@@ -32,3 +32,9 @@ class MachineFailed(NearmetalError):
 
 class WorkloadFailed(NearmetalError):
     """A run whose output is wrong or cannot be read; never a number."""
+
+
+class Interrupted(NearmetalError):
+    """The user or the system ended the lab; everything finished is kept."""
+
+    exit_status = 130

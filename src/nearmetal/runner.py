@@ -18,6 +18,7 @@ from nearmetal.machines.base import Completed
 from nearmetal.plan import Participant, Plan, Step, still_wanted
 from nearmetal.progress import Estimator
 from nearmetal.store import RunRecord, Store, now
+from nearmetal.study import Item
 from nearmetal.workloads.base import Measurement
 
 REBOOTS = 3  # an environment that dies so often in a row is given up
@@ -98,7 +99,8 @@ class Runner:
         session = self.store.begin_session()
         try:
             self._announce()
-            self._boot_all()
+            if self._pending():
+                self._boot_all()
             self.progress.watch(self.estimator)
             self._blocks(session)
         finally:
@@ -197,13 +199,29 @@ class Runner:
             number += 1
             self.progress.block(number - 1, len(self.done))
             late = limit is not None and time.monotonic() - self._started > limit
-            decided = still_wanted(study, self.store.frame(), number, late)
+            decided = self._still_wanted(number, late)
             for item in wanted:
                 if item not in decided:
                     self.estimator.enough(item.name, item.params)
             if late and not self.summary.stopped_by:
                 self.summary.stopped_by = f"the study's time limit ({limit:.0f} s)"
             wanted = decided
+
+    def _still_wanted(self, blocks: int, late: bool) -> list[Item]:
+        """Decided on the blocks so far alone, so that a resumed study decides as it did before."""
+        frame = self.store.frame()
+        return still_wanted(self.plan.study, frame[frame["block"] < blocks], blocks, late)
+
+    def _pending(self) -> bool:
+        """Whether a run is left to be made: a finished study needs no machine."""
+        wanted, number = list(self.plan.study.items), 0
+        while wanted:
+            if any(step.key not in self.done for step in self.plan.block(number, wanted)
+                   if step.participant.label not in self.summary.refused):
+                return True
+            number += 1
+            wanted = self._still_wanted(number, late=False)
+        return False
 
     def _step(self, step: Step) -> None:
         label = step.participant.label

@@ -221,7 +221,9 @@ def _detail_row(findings: Findings, cell: Cell, label: Label, unit: str,
     if mine is None or words.absent(mine.mean):
         reason = findings.why_missing(label, cell.workload, cell.params)
         return row | {"missing": f"no data: {reason}"}
-    mean, span = words.with_interval(mine.mean, mine.lo, mine.hi)
+    # Few scattered values: an interval of the plain mean may reach below 0, which no time does.
+    lo, hi = (mine.lo, mine.hi) if not mine.lo <= 0 else (mine.gmean_lo, mine.gmean_hi)
+    mean, span = words.with_interval(mine.mean, lo, hi)
     row |= {"n": int(mine.n), "mean": mean, "span": span, "value": mine.mean}
     other = findings.comparison_of(cell, label.name)
     if other is not None:
