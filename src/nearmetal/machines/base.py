@@ -7,8 +7,6 @@ defines a :class:`Layer`, decorated with :func:`register_layer`; nothing else na
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
+from nearmetal import registry
 from nearmetal.errors import CannotRun, PathError
 
 if TYPE_CHECKING:
@@ -197,18 +196,12 @@ _layers: dict[str, type[Layer]] = {}
 
 def register_layer(cls: type[Layer]) -> type[Layer]:
     """Class decorator: make the layer known by its name."""
-    if cls.name in _layers and _layers[cls.name].__module__ != cls.__module__:
-        raise ValueError(f"two layers are called {cls.name!r}")
-    _layers[cls.name] = cls
-    return cls
+    return registry.add(_layers, cls, "layer")
 
 
 def layers() -> dict[str, type[Layer]]:
     """All layers by name; every module of this package is loaded."""
-    import nearmetal.machines as package
-
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
+    registry.load(__package__)
     return dict(sorted(_layers.items()))
 
 

@@ -7,12 +7,12 @@ sampled is missing, with the reason, and never 0.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
+
+from nearmetal import registry
 
 
 class Missing(Exception):
@@ -50,18 +50,12 @@ _observers: dict[str, type[Observer]] = {}
 
 def register_observer(cls: type[Observer]) -> type[Observer]:
     """Class decorator: make the observer known by its name."""
-    if cls.name in _observers and _observers[cls.name].__module__ != cls.__module__:
-        raise ValueError(f"two observers are called {cls.name!r}")
-    _observers[cls.name] = cls
-    return cls
+    return registry.add(_observers, cls, "observer")
 
 
 def observers() -> dict[str, type[Observer]]:
     """All observers by name; every module of this package is loaded."""
-    import nearmetal.observe as package
-
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
+    registry.load(__package__)
     return dict(sorted(_observers.items()))
 
 

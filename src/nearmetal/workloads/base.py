@@ -7,8 +7,6 @@ prints JSON lines (see :mod:`nearmetal.workloads.lines`).
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
+from nearmetal import registry
 from nearmetal.errors import NearmetalError, WorkloadFailed
 from nearmetal.machines.base import Completed
 
@@ -130,18 +129,12 @@ _workloads: dict[str, type[Workload]] = {}
 
 def register_workload(cls: type[Workload]) -> type[Workload]:
     """Class decorator: make the workload known by its name."""
-    if cls.name in _workloads and _workloads[cls.name].__module__ != cls.__module__:
-        raise ValueError(f"two workloads are called {cls.name!r}")
-    _workloads[cls.name] = cls
-    return cls
+    return registry.add(_workloads, cls, "workload")
 
 
 def workloads() -> dict[str, type[Workload]]:
     """All workloads by name; every module of this package is loaded."""
-    import nearmetal.workloads as package
-
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
+    registry.load(__package__)
     return dict(sorted(_workloads.items()))
 
 
