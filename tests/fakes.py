@@ -17,8 +17,6 @@ class FakeWorld:
     log: list[tuple] = field(default_factory=list)
     answers: dict[str, Any] = field(default_factory=dict)
     refuse: set[str] = field(default_factory=set)
-    clock_speed: float = 1.0
-    now: int = 0
 
 
 class FakeMachine(Machine):

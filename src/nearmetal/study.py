@@ -19,33 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from nearmetal.errors import NearmetalError, PathError
 from nearmetal.machines.path import Environment
+from nearmetal.units import mebibytes, seconds
 from nearmetal.workloads.base import Workload, workloads
-
-_UNITS = {"": 1, "M": 1, "MIB": 1, "MB": 1, "G": 1024, "GIB": 1024, "GB": 1024}
 
 
 class StudyError(NearmetalError):
     """A study file that cannot be used."""
-
-
-def seconds(value: Any) -> Any:
-    """Seconds from a number or from text such as "90s", "5m", "1h"."""
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*([0-9.]+)\s*(s|m|h)\s*", value)
-        if not match:
-            raise ValueError('write a time as a number of seconds or as "90s", "5m", "1h"')
-        return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
-    return value
-
-
-def mebibytes(value: Any) -> Any:
-    """MiB from a number or from text such as "512M", "2G"."""
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", value)
-        if not match or match[2].upper() not in _UNITS:
-            raise ValueError('write memory as a number of MiB or as "512M", "2G"')
-        return int(float(match[1]) * _UNITS[match[2].upper()])
-    return value
 
 
 class _Table(BaseModel):

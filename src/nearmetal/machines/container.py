@@ -8,10 +8,8 @@ is the guest's own crun that runs it, and it shares the guest's network.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from dataclasses import replace
-from typing import Any
 
 from pydantic import Field, field_validator
 
@@ -20,6 +18,7 @@ from nearmetal.machines import oci
 from nearmetal.machines.agent import AgentMachine
 from nearmetal.machines.base import Layer, LayerParams, Machine, Order, Shape, register_layer
 from nearmetal.machines.host import Host
+from nearmetal.units import mebibytes
 
 TOOLS = {"crun": "crun", "unshare": "util-linux", "nsenter": "util-linux", "mount": "mount",
          "taskset": "util-linux"}
@@ -47,13 +46,7 @@ class LimitParams(LayerParams):
     memory: int | None = Field(default=None, ge=16, le=1 << 22,
                                description="512M, 2G or MiB; default: the study's")
 
-    @field_validator("memory", mode="before")
-    @classmethod
-    def _mebibytes(cls, value: Any) -> Any:
-        found = re.fullmatch(r"(\d+)\s*([MG]?)(?:i?B)?", str(value), re.IGNORECASE)
-        if value is None or not found:
-            return value
-        return int(found[1]) * (1024 if found[2].upper() == "G" else 1)
+    _memory = field_validator("memory", mode="before")(mebibytes)
 
     def applied(self, order: Order) -> Order:
         """The order with these limits in place of its shape's."""

@@ -10,8 +10,6 @@ A VALUE is bare text without ``,()=/`` and blanks, or text in double quotes. ``n
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,16 +208,4 @@ class Stack(Machine):
         _down(self.machines)
 
 
-def boot_all(environments: Mapping[str, Any], boot, workers: int = 8) -> dict[str, Any]:
-    """Call ``boot(label, item)`` for all in parallel; the value is its result or its exception."""
-    def one(pair):
-        try:
-            return pair[0], boot(*pair)
-        except Exception as error:  # handed to the caller, who records it
-            return pair[0], error
-
-    with ThreadPoolExecutor(max_workers=workers) as pool:
-        return dict(pool.map(one, environments.items()))
-
-
-__all__ = ["CannotRun", "Environment", "Shape", "Stack", "boot_all", "parse"]
+__all__ = ["CannotRun", "Environment", "Shape", "Stack", "parse"]

@@ -28,6 +28,7 @@ from nearmetal.machines.agent import AgentMachine
 from nearmetal.machines.base import Layer, LayerParams, Machine, Order, register_layer
 from nearmetal.machines.process import HostProcess
 from nearmetal.machines.tsc import host_tsc_khz
+from nearmetal.units import mebibytes
 
 PACKAGE = "apt-get install qemu-system-x86"
 _ANSWER_LIMIT = 60.0
@@ -54,13 +55,7 @@ class QemuParams(LayerParams):
     mitigations: Literal["auto", "off"] = Field(
         "auto", description="the guest kernel's parameter of that name")
 
-    @field_validator("memory", mode="before")
-    @classmethod
-    def _mebibytes(cls, value: Any) -> Any:
-        found = re.fullmatch(r"(\d+)\s*([MG]?)(?:i?B)?", str(value), re.IGNORECASE)
-        if value is None or not found:
-            return value
-        return int(found[1]) * (1024 if found[2].upper() == "G" else 1)
+    _memory = field_validator("memory", mode="before")(mebibytes)
 
 
 @register_layer
