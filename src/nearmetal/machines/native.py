@@ -17,6 +17,7 @@ from nearmetal.errors import CannotRun
 from nearmetal.machines.affinity import processors
 from nearmetal.machines.agent import AgentMachine
 from nearmetal.machines.base import Layer, LayerParams, Machine, Order, register_layer
+from nearmetal.machines.rootfs import MOUNTS
 
 RUN = Path("/run/nearmetal")
 AGENT = "/opt/nearmetal/bin/nm-agent"
@@ -29,14 +30,7 @@ mount -t tmpfs -o mode=755 nearmetal "$1"
 mkdir "$1/upper" "$1/work" "$1/root"
 mount -t overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" nearmetal "$1/root"
 cd "$1/root"
-mount -t proc proc proc
-mount -t sysfs sysfs sys
-mount --bind /dev dev
-mount -t tmpfs -o mode=1777,nosuid,nodev shm dev/shm
-mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts dev/pts
-mount -t tmpfs -o mode=1777,nosuid,nodev tmp tmp
-mount -t tmpfs -o mode=755,nosuid,nodev run run
-hostname "$3"
+{MOUNTS}hostname "$3"
 ip link set lo up 2>/dev/null || true
 exec chroot . {AGENT}
 """

@@ -31,6 +31,7 @@ from nearmetal.machines.base import (
     Process,
     register_layer,
 )
+from nearmetal.machines.rootfs import MOUNTS
 
 PUSH_LIMIT = 1800.0  # s, for the copy of the userland
 TOOLS = ("tar", "unshare", "taskset", "chroot", "mount", "hostname")
@@ -73,14 +74,7 @@ if ! mount -t overlay -o "lowerdir=$1,upperdir=/mnt/upper,workdir=/mnt/work" nea
     mount -o remount,bind,ro /mnt/root
 fi
 cd /mnt/root
-mount -t proc proc proc
-mount -t sysfs sysfs sys
-mount --bind /dev dev
-mount -t tmpfs -o mode=1777,nosuid,nodev shm dev/shm
-mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts dev/pts
-mount -t tmpfs -o mode=1777,nosuid,nodev tmp tmp
-mount -t tmpfs -o mode=755,nosuid,nodev run run
-hostname "$2"
+""" + MOUNTS + r"""hostname "$2"
 exec chroot . /opt/nearmetal/bin/nm-agent
 """
 
